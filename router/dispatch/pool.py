@@ -77,7 +77,7 @@ class Pool:
         self.recovery = RecoveryLimits.of(router_settings, queue_settings)
         self.job_work: Callable[[], Sequence[JobWork]] = tuple
         """Function that lists what is left of the jobs that are fed from here; another thread calls it."""
-        self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
+        self.on_settled: Callable[[Choice, Settlement | None], None] = lambda _choice, _used: None
         """Told once of every choice that is over, with what the ledger gets of it, whether a client listens or not."""
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
@@ -220,11 +220,15 @@ class Pool:
             if isinstance(error, QueueFullError):
                 self.admission.demand.turned_away(choice.entry.request_class)
             raise
-        except BaseException:
+        except BaseException as error:
             # Also when the caller was cancelled: the entry may be in line, and its grant would get no answer.
-            if self._drop(choice):
+            if choice.last_attempt is None and self._drop(choice):
                 self.releases.withdraw(choice.entry.request_id, None)
-            raise
+            # With a place it was let in: its grant came with other mail. Its attempt ends as any other does.
+            if choice.last_attempt is None or not isinstance(error, QueueUnavailableError):
+                raise
+            choice.run_id = self.resubmit.run_id
+            return None
         if submitted.known is not None or submitted.elsewhere:
             self._drop(choice)
             if submitted.elsewhere:
@@ -394,7 +398,3 @@ class Pool:
         # What is not learned now comes with the next heartbeat.
         with suppress(QueueUnavailableError):
             await self.quarantine.follow()
-
-
-def _unheard(_choice: Choice, _used: Settlement | None) -> None:
-    """Do nothing: the default of `Pool.on_settled`."""

@@ -200,3 +200,55 @@ async def test_a_repeat_goes_on_with_what_a_lost_answer_left_in_line(
         await until(lambda: stack.routers[0].pools["demo"].beat is not beat)
         slot.cancel()
         assert 3 == (await again).usage.output_tokens
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["runs", "ended"])
+async def test_a_request_whose_grant_comes_although_the_answer_is_lost_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    """A heartbeat brings the grant while the answer is waited for: the attempt goes on, and is in the ledger."""
+    async with running_stack(tmp_path, sim={"base_ms": 3.0}) as stack:
+        pool = stack.routers[0].pools["demo"]
+        queue = pool._context.queue
+        submit = queue.submit
+
+        async def happens_unheard(router_id: str, entry: QueueEntry) -> Submitted:
+            await submit(router_id, entry)
+            choice = pool.choices[entry.request_id]
+            await until(lambda: choice.state.over if ended else choice.state.runs)
+            raise QueueUnavailableError("no answer")
+
+        monkeypatch.setattr(queue, "submit", happens_unheard)
+        answer = await stack.inference().Generate(request(max_tokens=30, ignore_eos=True))
+        assert 30 == len(answer.choices[0].token_ids)
+        await until(lambda: not len(pool.releases))
+        lines = await pool.ledger.usage("", 0, 10**6)
+        assert [(1, 30)] == [(line.requests, line.output_tokens) for line in lines]
+
+
+async def test_a_call_that_breaks_off_while_its_request_runs_already_pays_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot stays taken until the replica has let go, and what it used is in the ledger."""
+    async with running_stack(tmp_path, sim={"base_ms": 3.0}) as stack:
+        pool = stack.routers[0].pools["demo"]
+        queue = pool._context.queue
+        submit = queue.submit
+        runs = asyncio.Event()
+
+        async def unheard(router_id: str, entry: QueueEntry) -> Submitted:
+            submitted = await submit(router_id, entry)
+            choice = pool.choices[entry.request_id]
+            await until(lambda: choice.tokens > 0)
+            runs.set()
+            await asyncio.Event().wait()
+            return submitted
+
+        monkeypatch.setattr(queue, "submit", unheard)
+        call = stack.inference().Generate(request(max_tokens=3_000, ignore_eos=True))
+        await runs.wait()
+        call.cancel()
+        await until(lambda: pool.active == 0 and not len(pool.releases))
+        lines = await pool.ledger.usage("", 0, 10**6)
+        assert 1 == sum(line.requests for line in lines)
+        assert 0 < sum(line.output_tokens for line in lines) < 3_000
