@@ -111,12 +111,14 @@ class Queue(Ledger, ReplicaQueue, Protocol):
         """
         ...
 
-    async def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Mail:
+    async def withdraw(
+        self, router_id: str, request_id: str, used: Settlement | None, *, refused: bool = False
+    ) -> Mail:
         """End an own entry that runs nowhere: take it out of the line, give back its unused grant, or answer its order.
 
-        `used`: what its attempts used, as far as the ledger does not have it yet; None if none ran. An entry of another
-        router stays: a router that gives up must not stop what another one has adopted. Return grants as `release`
-        does.
+        `used`: what its attempts used, as far as the ledger does not have it yet; None if none ran. `refused`: its
+        request is refused after all, and counts for no rate unless it was granted. An entry of another router stays: a
+        router that gives up must not stop what another one has adopted. Return grants as `release` does.
         """
         ...
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from cluster.autoscaler.router_report import JobWork
 from cluster.errors import (
     KeyReusedError,
+    PenstockError,
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
@@ -223,7 +224,7 @@ class Pool:
         except BaseException as error:
             # Also when the caller was cancelled: the entry may be in line, and its grant would get no answer.
             if choice.last_attempt is None and self._drop(choice):
-                self.releases.withdraw(choice.entry.request_id, None)
+                self.releases.withdraw(choice.entry.request_id, None, refused=isinstance(error, PenstockError))
             # With a place it was let in: its grant came with other mail. Its attempt ends as any other does.
             if choice.last_attempt is None or not isinstance(error, QueueUnavailableError):
                 raise
@@ -319,10 +320,9 @@ class Pool:
 
     def hand_over(self, choice: Choice) -> None:
         """Let go of a choice."""
-        request_id = choice.entry.request_id
-        self.quarantine.leave(request_id)
+        self.quarantine.leave(choice.entry.request_id)
         if self.choices.drop(choice):
-            self.releases.release(request_id, "", Settlement(0))
+            self.releases.release(choice.entry.request_id, "", Settlement(0))
 
     def park(self, choice: Choice) -> None:
         """Leave a choice as it is to the router that adopts it."""
@@ -360,7 +360,7 @@ class Pool:
     def take_back(self, choice: Choice) -> None:
         """Take a choice out of the line that is refused after all: it does not count as one that ended."""
         if choice.state.waits and choice.wait.waited_s is None and self.choices.drop(choice):
-            self.releases.withdraw(choice.entry.request_id, None)
+            self.releases.withdraw(choice.entry.request_id, None, refused=True)
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ class Releases:
         """Ends of attempts whose requests go on."""
         self._refusals: set[tuple[str, str]] = set()
         """Grants that were not used."""
-        self._leaves: dict[tuple[str, str], Settlement | None] = {}
-        """Of requests that ended in line; their attempt is ""."""
+        self._leaves: dict[tuple[str, str], tuple[Settlement | None, bool]] = {}
+        """Of requests that ended in line, with whether they were refused; their attempt is ""."""
         self._telling: set[tuple[str, str]] = set()
         """Of all: those that the store is being told."""
 
@@ -70,9 +70,9 @@ class Releases:
         self._refusals.add((request_id, attempt))
         self._tell(self._refuse, request_id, attempt)
 
-    def withdraw(self, request_id: str, used: Settlement | None) -> None:
-        """Leave the line; `used` as in `Queue.withdraw`."""
-        self._leaves[request_id, ""] = used
+    def withdraw(self, request_id: str, used: Settlement | None, *, refused: bool = False) -> None:
+        """Leave the line; `used` and `refused` as in `Queue.withdraw`."""
+        self._leaves[request_id, ""] = used, refused
         self._tell(self._withdraw, request_id, "")
 
     def stay(self, request_id: str) -> None:
@@ -151,9 +151,9 @@ class Releases:
                 return
         if (request_id, "") not in self._leaves:
             return
-        used = self._leaves[request_id, ""]
+        used, refused = self._leaves[request_id, ""]
         try:
-            mail = await self._queue.withdraw(self._router_id, request_id, used)
+            mail = await self._queue.withdraw(self._router_id, request_id, used, refused=refused)
         except QueueUnavailableError as error:
             _LOG.debug("withdraw.later", extra={"request": request_id, "error": str(error)})
             return

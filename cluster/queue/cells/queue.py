@@ -239,10 +239,13 @@ class CellQueue:
             return one.requeue(router_id, request_id, attempt, settlement)
         return self._about(request_id, lambda cell: cell.requeue(router_id, request_id, attempt, settlement))
 
-    def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Call[Mail]:
-        if (one := self._one) is not None:
-            return one.withdraw(router_id, request_id, used)
-        return self._about(request_id, lambda cell: cell.withdraw(router_id, request_id, used), last=True)
+    def withdraw(
+        self, router_id: str, request_id: str, used: Settlement | None, *, refused: bool = False
+    ) -> Call[Mail]:
+        def call(cell: Cell) -> Call[Mail]:
+            return cell.withdraw(router_id, request_id, used, refused=refused)
+
+        return call(one) if (one := self._one) is not None else self._about(request_id, call, last=True)
 
     def refuse(self, router_id: str, request_id: str, attempt: str) -> Call[Mail]:
         if (one := self._one) is not None:

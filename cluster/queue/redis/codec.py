@@ -114,9 +114,9 @@ def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: S
     return pack(router_id, request_id, attempt, *_used(settlement))
 
 
-def pack_withdrawal(router_id: str, request_id: str, used: Settlement | None) -> bytes:
+def pack_withdrawal(router_id: str, request_id: str, used: Settlement | None, *, refused: bool) -> bytes:
     """Pack the arguments of `withdraw`."""
-    return pack(router_id, request_id, int(used is not None), *_used(used or Settlement(0)))
+    return pack(router_id, request_id, 2 if refused else int(used is not None), *_used(used or Settlement(0)))
 
 
 def _used(settlement: Settlement) -> tuple[float, ...]:

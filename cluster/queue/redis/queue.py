@@ -98,8 +98,11 @@ class RedisQueue:
         used = (settlement.output_tokens, settlement.gpu_seconds, settlement.cost)
         return codec.read_grants(await self._call("requeue", codec.pack(router_id, request_id, attempt, *used)))
 
-    async def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Mail:
-        return codec.read_grants(await self._call("withdraw", codec.pack_withdrawal(router_id, request_id, used)))
+    async def withdraw(
+        self, router_id: str, request_id: str, used: Settlement | None, *, refused: bool = False
+    ) -> Mail:
+        arguments = codec.pack_withdrawal(router_id, request_id, used, refused=refused)
+        return codec.read_grants(await self._call("withdraw", arguments))
 
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
         check_id("router_id", router_id)

@@ -371,3 +371,41 @@ async def test_the_part_of_a_choice_that_finds_no_room_comes_back(scene: Scene) 
     await scene.queue.submit("A", entry("p/0", max_tokens=10, quota=quota, choices=2))
     with pytest.raises(QuotaExceededError):
         await scene.queue.submit("A", entry("o", max_tokens=10, quota=quota))
+
+
+async def test_a_request_that_is_refused_after_all_counts_for_no_rate(scene: Scene) -> None:
+    """Its other choices found no room, or it would wait for too long. One that its client cancels counts."""
+    await start(scene, TIGHT)
+    quota = Quota(requests_per_minute=3, max_waiting=1)
+    for _ in range(5):
+        await scene.queue.submit("A", entry("q/0", quota=quota, choices=3))
+        for number in (1, 2):
+            with pytest.raises(QueueFullError):
+                await scene.queue.submit("A", entry(f"q/{number}", quota=quota, choices=0))
+        await scene.queue.withdraw("A", "q/0", None, refused=True)
+    await scene.queue.submit("A", entry("p/0", quota=quota, choices=3))
+    await scene.queue.withdraw("A", "p/0", None)
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("A", entry("o", quota=quota))
+
+
+async def test_a_refused_request_gives_back_no_more_than_cannot_have_drained(scene: Scene) -> None:
+    """Redis may hear late that it was refused. It was granted never, but what drained meanwhile let others in."""
+    await start(scene, TIGHT)
+    quota = Quota(requests_per_minute=4)
+    await scene.queue.submit("A", entry("late", quota=quota))
+    scene.clock.advance(15)
+    for number in range(4):
+        await scene.queue.submit("A", entry(f"q{number}", quota=quota))
+    await scene.queue.withdraw("A", "late", None, refused=True)
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("A", entry("over", quota=quota))
+
+
+async def test_a_granted_request_counts_for_its_rate_although_it_is_refused(scene: Scene) -> None:
+    await start(scene)
+    quota = Quota(requests_per_minute=1)
+    assert (await scene.queue.submit("A", entry("q", quota=quota))).grant
+    await scene.queue.withdraw("A", "q", None, refused=True)
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("A", entry("p", quota=quota))

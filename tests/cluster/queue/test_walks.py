@@ -310,7 +310,8 @@ class Pair:
     async def withdraw(self) -> None:
         router, name, _ = self.pick()
         used = self.random.choice((None, Settlement(7, 1, 10, 4, 0.25, 1.5)))
-        await self.both(lambda queue: queue.withdraw(router, name, used))
+        refused = used is None and self.random.random() < 0.5
+        await self.both(lambda queue: queue.withdraw(router, name, used, refused=refused))
 
     async def collect(self) -> None:
         router = self.random.choice(ROUTERS)

@@ -179,10 +179,10 @@ async def test_a_repeat_goes_on_with_what_a_lost_answer_left_in_line(
             await submit(router_id, entry)
             raise QueueUnavailableError("no answer")
 
-        async def when_back(router_id: str, request_id: str, used: Settlement | None) -> Mail:
+        async def when_back(router_id: str, request_id: str, used: Settlement | None, *, refused: bool) -> Mail:
             if away.is_set():
                 raise QueueUnavailableError("no answer")
-            return await withdraw(router_id, request_id, used)
+            return await withdraw(router_id, request_id, used, refused=refused)
 
         away.set()
         monkeypatch.setattr(queue, "withdraw", when_back)

@@ -185,6 +185,27 @@ async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path, stor
             assert (await collect(call))[-1].HasField("finished")
 
 
+@pytest.mark.parametrize(("n", "reason"), [(2, "QUEUE_FULL"), (1, "NOT_IN_TIME")])
+async def test_what_is_refused_for_want_of_room_counts_for_no_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, reason: str
+) -> None:
+    """Also where it was let in at first: a choice after the first finds no room, or the wait would be too long."""
+    sections = tenant(requests_per_minute=3)
+    queue = {"max_waiting_per_tenant": 1}
+    async with running_stack(tmp_path, queue=queue, sections=sections, sim={"max_num_seqs": 1}) as stack:
+        running = stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True))
+        await running.read()
+        pool = stack.routers[0].pools["demo"]
+        monkeypatch.setattr(pool.admission, "wait_s", lambda _choice: 60.0)
+        asked = request(max_tokens=2, n=n)
+        asked.queue_timeout.FromSeconds(30)
+        for _ in range(5):
+            _, details = await refused(stack.inference().Generate(asked))
+            assert reason == details["ErrorInfo"].reason
+            await until(lambda: not len(pool.releases))
+        running.cancel()
+
+
 async def test_what_would_start_too_late_is_refused_at_once(tmp_path: Path, store_url: str) -> None:
     """Once the pool's rate is known, a queue_timeout below the estimated wait is refused with the time to come back."""
     async with running_stack(
@@ -282,9 +303,9 @@ async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
         queue, left = stack.routers[0].pools["demo"]._context.queue, []
         withdraw = queue.withdraw
 
-        async def counted(*arguments: Any) -> Mail:
+        async def counted(*arguments: Any, **named: Any) -> Mail:
             left.append(arguments)
-            return await withdraw(*arguments)
+            return await withdraw(*arguments, **named)
 
         queue.withdraw = counted  # type: ignore[method-assign]
         code, details = await refused(stack.inference().Generate(request(max_tokens=2)))

@@ -143,6 +143,17 @@ function Q.return_part(e, max_tokens, quota)
   Q.put_used(e[TENANT], used, tokens)
 end
 
+-- Give back the request that an entry took of its tenant's rate: its router refuses it after all. Not what may have
+-- drained since, as in `leave_tenant`.
+function Q.return_request(e)
+  local used = Q.used_of(e[TENANT], 0, 0)
+  local rate = used[6]
+  if e[NUMBER] > 0 or rate == 0 then return end
+  local left = math.max(0, 1 - (Q.now - e[SUBMITTED]) / 60000 * rate)
+  used[3], used[4] = math.max(0, Q.brought(used[3], used[4], rate, rate) - left), Q.now
+  Q.put_used(e[TENANT], used, used[5])
+end
+
 -- Replace the tokens that an entry holds of a quota by those that it used.
 function Q.settle_quota(e, tokens)
   if e[HELD_TOKENS] == 0 then return end

@@ -1,8 +1,9 @@
 -- End an entry that runs nowhere: take it out of its place, or give back its unused grant.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, request id, whether attempts of it ran (0 or 1), output tokens of all attempts; for the ledger: requests,
---    prompt tokens, cached tokens, and GPU-seconds and cost that are not entered yet
+-- A: router, request id, whether attempts of it ran (0 or 1; 2: none, and its request is refused after all), output
+--    tokens of all attempts; for the ledger: requests, prompt tokens, cached tokens, and GPU-seconds and cost that are
+--    not entered yet
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
 Q.pass_when_full()
@@ -16,6 +17,7 @@ end
 
 Q.caused = {}
 Q.settle(e, ran, output)
+if A[3] == 2 then Q.return_request(e) end
 if ran then Q.enter_ledger(e, A[5], A[6], output, A[7], A[8], A[9]) end
 if e[STATE] == 'f' then Q.free_slot(id, e) else Q.withdraw(id, e) end
 Q.forget(id, e)
