@@ -298,8 +298,9 @@ class JobStore(Protocol):
         """
         ...
 
-    async def count_failure(self, claim: JobClaim, item: int) -> int:
-        """Note that an execution of an item failed; return how many failed so far, under all feeders.
+    async def count_failure(self, claim: JobClaim, item: int, execution: str) -> int:
+        """Note that an execution of an item failed; return how many failed so far, under all feeders. The newest one
+        counts once, however often it is told.
 
         Raises:
             JobLeaseLostError: as in `renew`.

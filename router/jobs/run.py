@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -264,13 +265,17 @@ class JobRun:
                 return error_result(index, item, status)
             if self._stopping:
                 raise _StoppedError
-            if verdict.counted:
-                failures = await self._insist(lambda: self._store.count_failure(self._claim, index))
-                _LOG.warning("job.item_failed", extra={"job": self._job_id, "item": index, "failures": failures})
-                if failures >= self._tools.settings.max_attempts:
-                    return error_result(index, item, status)
+            if verdict.counted and await self._count_failure(index) >= self._tools.settings.max_attempts:
+                return error_result(index, item, status)
             # Spread the next tries: all items in flight may have been refused in the same moment.
             await self._rest(verdict.after_s * random.uniform(1.0, 1.25))  # noqa: S311 - no secret
+
+    async def _count_failure(self, index: int) -> int:
+        # A name, because Redis may have counted it without an answer.
+        execution = secrets.token_hex(8)
+        failures = await self._insist(lambda: self._store.count_failure(self._claim, index, execution))
+        _LOG.warning("job.item_failed", extra={"job": self._job_id, "item": index, "failures": failures})
+        return failures
 
     async def _rest(self, seconds: float) -> None:
         try:

@@ -22,7 +22,7 @@ from penstock.v1 import jobs_pb2 as api
 from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
-from router.jobs.tools import JobTools, drop
+from router.jobs.tools import JobTools, append, drop
 from router.jobs.upload import Upload, check_header, class_of, stored_header
 from router.validation.violations import Violations, shown
 
@@ -104,11 +104,11 @@ class JobServicer:
         try:
             async for chunk in _chunks(requests):
                 for block in upload.add(chunk):
-                    await store.append(job_id, stored, block)
+                    await append(store, job_id, stored, block)
                     stored += len(block)
                 await self._judge(pool, upload)
             if rest := upload.rest():
-                await store.append(job_id, stored, rest)
+                await append(store, job_id, stored, rest)
             # An upload that broke off ends like a complete one. The cancel that tells them apart comes a moment later.
             # A job that is sealed before it would run in part.
             await asyncio.sleep(_BROKEN_OFF_S)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from cluster.errors import QueueUnavailableError
+from cluster.errors import JobNotFoundError, QueueUnavailableError
 from cluster.jobs.contract import JobStore
 from cluster.settings import JobsSettings
 from penstock.models import FieldViolation, ModelTask, StructuredOutput
@@ -14,8 +16,12 @@ from router.jobs.stores import JobStores
 from router.routing import Aliases
 from router.validation import RequestLimits
 
+_T = TypeVar("_T")
+
 _AGAIN_S = 0.5
-"""Pause before Redis is told again to remove a job."""
+"""Pause before the next call after Redis did not answer, in seconds."""
+_INSIST_S = 15.0
+"""Seconds for which a step of an upload is tried while Redis does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +65,26 @@ async def drop(store: JobStore, job_id: str, *, begun: bool = False) -> None:
                 await asyncio.sleep(_AGAIN_S)
                 continue
         return
+
+
+async def insist(call: Callable[[], Awaitable[_T]]) -> _T:
+    """Call the store until it answers. A short absence of Redis must not end an upload that may have taken minutes."""
+    end = time.monotonic() + _INSIST_S
+    while True:
+        try:
+            return await call()
+        except QueueUnavailableError:
+            if time.monotonic() >= end:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def append(store: JobStore, job_id: str, at: int, block: Sequence[bytes]) -> None:
+    """Add a block to an upload once, also where Redis does not answer for a moment. Errors as of `JobStore.append`."""
+    try:
+        await insist(lambda: store.append(job_id, at, block))
+    except JobNotFoundError:
+        record = await insist(lambda: store.get(job_id))
+        # Otherwise the call before it did its work, and only its answer was lost.
+        if record is None or record.items != at + len(block):
+            raise

@@ -15,7 +15,7 @@ JOB_KEYS = (
     "sizes",  # LIST: items per block. Until the job ends.
     "results",  # HASH: offset -> result. Until deletion.
     "done",  # STRING: bitmap of items with a result. Until the job ends.
-    "failures",  # HASH: item -> executions that failed. Until the job ends.
+    "failures",  # HASH: item -> executions that failed, and name of the last one. Until the job ends.
     "holds",  # ZSET: jobs on this file by when they expire (ms), or those that left items are deleted. Until then.
 )
 SHARED_KEYS = (

@@ -237,9 +237,9 @@ class RedisJobStore:
             self._note_torn(job_id, -stored)
         return bool(_held(job_id, stored))
 
-    async def count_failure(self, claim: JobClaim, item: int) -> int:
+    async def count_failure(self, claim: JobClaim, item: int, execution: str) -> int:
         job_id = claim.record.job_id
-        return _held(job_id, await self._run("fail", job_id, claim.token, item))
+        return _held(job_id, await self._run("fail", job_id, claim.token, item, execution))
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

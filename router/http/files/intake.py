@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from cluster.errors import (
     FileTooLargeError,
     InvalidRequestError,
     JobNotFoundError,
     PermissionDeniedError,
-    QueueUnavailableError,
 )
 from cluster.jobs.contract import JobRecord, JobStore
 from cluster.jobs.ids import new_id
@@ -21,15 +18,9 @@ from router.http.files.checks import LineChecks
 from router.http.files.notes import FileNote
 from router.http.files.splitter import LineSplitter
 from router.identity import Caller, may_use
-from router.jobs.tools import JobTools, drop
+from router.jobs.tools import JobTools, append, drop, insist
 from router.jobs.upload import BLOCK_BYTES, BLOCK_ITEMS
 
-_T = TypeVar("_T")
-
-_INSIST_S = 15.0
-"""Seconds for which a block, or the end of a file, is tried to be stored while Redis does not answer."""
-_PAUSE_S = 0.5
-"""Seconds between two tries."""
 _TURN_S = 0.0005
 """Seconds for which lines are checked in one turn of the event loop, which has streams to serve. With four times as
 many, chats waited three times as long during an upload."""
@@ -94,9 +85,9 @@ class FileIntake:
         header, packed = api.JobHeader(model=self._pool).SerializeToString(), note.pack()
         self._ended = True
         try:
-            return await _insist(lambda: store.keep(self._file_id, header, packed, round(keep_s * 1000)))
+            return await insist(lambda: store.keep(self._file_id, header, packed, round(keep_s * 1000)))
         except JobNotFoundError:
-            record = await _insist(lambda: store.get(self._file_id))
+            record = await insist(lambda: store.get(self._file_id))
             if record is None or not record.kept:
                 raise self._silent() from None
             # The call before it did its work, and only its answer was lost.
@@ -134,12 +125,9 @@ class FileIntake:
 
     async def _append(self, store: JobStore) -> None:
         try:
-            await _insist(lambda: store.append(self._file_id, self._stored, self._block))
+            await append(store, self._file_id, self._stored, self._block)
         except JobNotFoundError:
-            record = await _insist(lambda: store.get(self._file_id))
-            # Otherwise the call before it did its work, and only its answer was lost.
-            if record is None or record.items != self._stored + len(self._block):
-                raise self._silent() from None
+            raise self._silent() from None
 
     async def _open(self) -> JobStore:
         served = self._tools.stores.served
@@ -168,15 +156,3 @@ class FileIntake:
     def _silent(self) -> InvalidRequestError:
         seconds = self._tools.settings.upload_s
         return InvalidRequestError.of("file", f"must come with pauses of at most {seconds:g} s (jobs.upload_s)")
-
-
-async def _insist(call: Callable[[], Awaitable[_T]]) -> _T:
-    """Call the store until it answers. A short absence of Redis must not end an upload that may have taken minutes."""
-    end = time.monotonic() + _INSIST_S
-    while True:
-        try:
-            return await call()
-        except QueueUnavailableError:
-            if time.monotonic() >= end:
-                raise
-            await asyncio.sleep(_PAUSE_S)

@@ -68,10 +68,10 @@ async def test_a_job_that_lacks_a_part_ends_while_nobody_feeds_it(
 
 async def test_lost_counts_of_failures_begin_anew(backend: Backend) -> None:
     store, claim = await fed(backend)
-    assert 1 == await store.count_failure(claim, 1)
+    assert 1 == await store.count_failure(claim, 1, "a")
     backend.lose("failures")
 
-    assert 1 == await store.count_failure(claim, 1)
+    assert 1 == await store.count_failure(claim, 1, "b")
     assert JobState.RUNNING is (await store.renew(claim)).state
 
 

@@ -205,7 +205,7 @@ async def test_a_feeder_that_lost_its_lease_can_do_nothing(backend: Backend) -> 
     for attempt in (
         store.store(old, 1, ItemResult(b"late")),
         store.renew(old),
-        store.count_failure(old, 1),
+        store.count_failure(old, 1, "a"),
     ):
         with pytest.raises(JobLeaseLostError):
             await attempt
@@ -266,10 +266,20 @@ async def test_failures_count_over_all_feeders_until_there_is_a_result(backend: 
     store = backend.store()
     await upload(store, "j", 2)
     claim = await claimed(store)
-    assert [1, 2] == [await store.count_failure(claim, 1) for _ in range(2)]
+    assert [1, 2] == [await store.count_failure(claim, 1, name) for name in ("a", "b")]
     await store.release(claim)
     claim = await claimed(store, "B")
-    assert [3, 1] == [await store.count_failure(claim, item) for item in (1, 0)]
+    assert [3, 1] == [await store.count_failure(claim, item, "c") for item in (1, 0)]
+
+
+async def test_a_failure_that_is_told_again_counts_once(backend: Backend) -> None:
+    """Its feeder tells it until it hears an answer, and the first one may be lost."""
+    store = backend.store()
+    await upload(store, "j", 2)
+    claim = await claimed(store)
+    assert [1, 1, 2, 2] == [await store.count_failure(claim, 1, name) for name in ("a", "a", "b", "b")]
+    await store.store(claim, 1, ItemResult(b""))
+    assert not [key for key in sorted(backend.keys()) if key.endswith(":failures")]
 
 
 async def test_a_tenant_with_many_jobs_does_not_hide_anothers(backend: Backend) -> None:
@@ -364,7 +374,7 @@ async def test_deleting_leaves_nothing_behind_in_any_state(backend: Backend) -> 
     await store.cancel("cancelled")
     await upload(store, "done", 1, tenant="c")
     claim = await claimed(store)
-    await store.count_failure(claim, 0)
+    await store.count_failure(claim, 0, "a")
     await store.store(claim, 0, ItemResult(b"x" * 500))
     for job_id in ("uploading", "queued", "running", "cancelled", "done", "nope"):
         await store.delete(job_id)

@@ -125,7 +125,8 @@ class Pair:
         if choice == 0:
             await self.held(lambda store, claim: store.renew(claim), claims)
         elif choice == 1:
-            await self.held(lambda store, claim: store.count_failure(claim, 0), claims)
+            name = self.random.choice("ab")
+            await self.held(lambda store, claim: store.count_failure(claim, 0, name), claims)
         elif choice == 2:
             await self.held(lambda store, claim: store.release(claim), claims)
         else:

@@ -10,7 +10,7 @@
 --  3 LIST sizes    items per block; of a job on a file: the file's
 --  4 HASH results  offset -> result
 --  5 STRING done   bit per item
---  6 HASH failures item -> count
+--  6 HASH failures item -> count; "item\0" -> name of the execution that was counted last
 --  7 ZSET holds    job on this file that is open, or ended before all items had run -> ms when it expires, or is
 --                  deleted; of a job on a file: the file's
 --  8 ZSET open     job -> ms from when it may be claimed

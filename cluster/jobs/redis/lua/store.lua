@@ -15,7 +15,7 @@ if ARGV[6] ~= '1' then
   if counted('bytes', '') + bytes > tonumber(ARGV[14]) then return {'max_bytes', ARGV[14]} end
 end
 call('SETBIT', DONE, ARGV[4], 1)
-call('HDEL', FAILURES, ARGV[4])
+call('HDEL', FAILURES, ARGV[4], ARGV[4] .. '\0')
 local results = call('HINCRBY', RECORD, 'results', 1)
 call('HSET', RESULTS, results - 1, ARGV[5])
 call('HINCRBY', RECORD, 'bytes', #ARGV[5])
