@@ -48,6 +48,15 @@ class TaskOwner:
         task.add_done_callback(self._done)
         return task
 
+    def spawn_unless_closed(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Start a task for what may be left undone at the end. A call that ends after `close` must hear its own error,
+        and not that of this owner.
+        """
+        if self._closed:
+            work.close()
+        else:
+            self.spawn(work, name)
+
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -189,8 +189,8 @@ class OpenGenerations:
         self._closed(generation)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do work that outlives the call."""
-        self._owner.spawn(work, name)
+        """Do work that outlives the call, unless everything has ended that does."""
+        self._owner.spawn_unless_closed(work, name)
 
     def park(self) -> int:
         """Leave every generation to the routers that their clients turn to now. Return how many there were."""

@@ -88,10 +88,10 @@ class JobServicer:
         except QueueUnavailableError:
             # It may still have happened. Then the job stays where its client finds it by its key.
             if not key:
-                self._owner.spawn(drop(store, job_id, begun=True), "drop")
+                self._owner.spawn_unless_closed(drop(store, job_id, begun=True), "drop")
             raise
         if record.job_id != job_id:
-            self._owner.spawn(drop(store, job_id), "drop")
+            self._owner.spawn_unless_closed(drop(store, job_id), "drop")
             return _existing(record, upload, key)
         self._nudge(pool)
         _LOG.info("job.submitted", extra={"job": job_id, "items": record.items})
@@ -114,7 +114,7 @@ class JobServicer:
             await asyncio.sleep(_BROKEN_OFF_S)
         except BaseException:
             # In a task of its own, because a cancelled call can't wait for it.
-            self._owner.spawn(drop(store, job_id), "drop")
+            self._owner.spawn_unless_closed(drop(store, job_id), "drop")
             raise
 
     async def _judge(self, pool: str, upload: Upload) -> None:

@@ -170,7 +170,7 @@ class Batches:
         except QueueUnavailableError:
             # It may have begun all the same. Its client, who sends it again, finds it by its key, or would pay for two.
             if not asked.key:
-                self._owner.spawn(drop(store, job_id, begun=True), "drop")
+                self._owner.spawn_unless_closed(drop(store, job_id, begun=True), "drop")
             raise
         if record.digest != job.digest:
             raise JobExistsError(asked.key, record.job_id)

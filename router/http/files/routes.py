@@ -85,7 +85,7 @@ class FileRoutes:
             record = await intake.keep(form.filename, keep_s)
         except BaseException as error:
             # In a task of its own, because a cancelled call can't wait for it.
-            self._owner.spawn(intake.drop(), "drop")
+            self._owner.spawn_unless_closed(intake.drop(), "drop")
             if isinstance(error, Exception):
                 await _skip_rest(request)
             raise

@@ -151,7 +151,7 @@ class ResponseRuns:
 
     def note(self, claim: ResponseClaim, request_id: str, place: bytes) -> None:
         """Note which request of the cluster makes the output of a stream, and its resume token."""
-        self._owner.spawn(self._note(claim, request_id, place), "note")
+        self._owner.spawn_unless_closed(self._note(claim, request_id, place), "note")
 
     async def _note(self, claim: ResponseClaim, request_id: str, place: bytes) -> None:
         # Without it another run may follow after the loss of the first.

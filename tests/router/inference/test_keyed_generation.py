@@ -10,8 +10,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from cluster.errors import QueueUnavailableError
 from router.identity import Caller
-from router.inference.keyed_generation import OpenGenerations
+from router.inference.keyed_generation import KeyedGeneration, OpenGenerations
 from tests.support.stack import running_stack, stream_request
 from tests.support.waiting import until
 
@@ -37,6 +38,19 @@ async def test_a_request_that_is_let_in_as_the_grace_ends_is_ended_as_any_other(
     await lingering
 
     assert [generation] == closed
+
+
+async def test_a_call_that_ends_after_its_router_has_closed_hears_its_own_error() -> None:
+    pool = Mock(keys=AsyncMock())
+    generations = OpenGenerations(AsyncMock(), {"demo": pool}, Mock(), 0.0, Mock())
+    keyed = KeyedGeneration(Mock(pool="demo"), "key", pool, generations)
+    await generations.close()
+
+    async def write() -> None:
+        raise QueueUnavailableError("no answer")
+
+    with pytest.raises(QueueUnavailableError):
+        await keyed.deliver(write())
 
 
 async def test_a_request_whose_client_leaves_before_the_first_metadata_ends(tmp_path: Path) -> None:

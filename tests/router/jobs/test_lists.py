@@ -146,8 +146,15 @@ class Away(RedisJobStore):
         raise QueueUnavailableError("away")
 
 
-async def test_an_upload_that_an_outage_breaks_off_is_left_to_the_sweep() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+async def test_an_upload_that_an_outage_breaks_off_is_left_to_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, *, closed: bool
+) -> None:
+    """Its client hears so, also while its router ends."""
+    monkeypatch.setattr("router.jobs.tools._INSIST_S", 0.0)
     servicer = job_servicer(opened({"a": Away(InProcessRedis(ManualClock()), "a")}))
+    if closed:
+        await servicer.close()
     with pytest.raises(QueueUnavailableError):
         await servicer.SubmitJob(upload_to("a"), None, ME)
     await until(lambda: not len(servicer._owner))
