@@ -141,7 +141,8 @@ class CellQueue:
         layout.settle()
         cell = seen.entries.get(entry.request_id)
         if cell is None:
-            full = not entry.resume and 0 < self._max_waiting <= seen.waiting
+            # Not a further choice of a request that was let in: its part of the quota is taken.
+            full = entry.choices > 0 and not entry.resume and 0 < self._max_waiting <= seen.waiting
             # A request that is here already is found in a full pool, too, and while a former home is away.
             if entry.client_key and (full or self._homes.former(entry.tenant)):
                 key = entry.tenant, entry.client_key, entry.request_id, entry.digest
@@ -227,12 +228,10 @@ class CellQueue:
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Call[Mail]:
-        def call(cell: Cell) -> Awaitable[Mail]:
+        def call(cell: Cell) -> Call[Mail]:
             return cell.release(router_id, request_id, attempt, settlement)
 
-        if (one := self._one) is not None:
-            return one.release(router_id, request_id, attempt, settlement)
-        return self._about(request_id, call, last=True)
+        return call(one) if (one := self._one) is not None else self._about(request_id, call, last=True)
 
     def requeue(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Call[Mail]:
         if (one := self._one) is not None:

@@ -221,6 +221,22 @@ async def test_a_repeat_of_a_key_finds_its_request_in_a_full_pool() -> None:
     await scene.close()
 
 
+async def test_a_request_that_was_let_in_finds_room_for_all_its_choices() -> None:
+    """The pool fills up meanwhile. Its first choice has taken the quota of all."""
+    scene = await opened(2, replicas=2, max_waiting=4)
+    quota = Quota(requests_per_minute=3)
+    await scene.queue.submit("A", entry("late/0", tenant="beta", quota=quota, choices=2))
+    number = 0
+    while scene.routers_queues["A"].seen.waiting < 4:
+        await scene.queue.submit("B", entry(f"q{number}"))
+        await scene.beat()
+        number += 1
+    await scene.queue.submit("A", entry("late/1", tenant="beta", quota=quota, choices=0))
+    with pytest.raises(QueueFullError):
+        await scene.queue.submit("A", entry("new", tenant="beta", quota=quota))
+    await scene.close()
+
+
 async def test_a_request_that_was_cancelled_before_it_moves_stays_cancelled(full: CellScene) -> None:
     assert "x" == await full.queue.cancel("B", "acme", "x")
     assert None is await full.queue.move("A", "x", entry("x"), 1)
