@@ -18,7 +18,6 @@ from cluster.errors import (
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
-from cluster.queue.cells.beats import newest
 from cluster.queue.cells.cell import Cell
 from cluster.queue.contract import Ledger
 from cluster.queue.entries import KnownRequest, Settlement
@@ -375,6 +374,7 @@ class Pool:
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
+        self.cells.note(self.choices)
         self.admission.heard(reply)
         self.replicas.price_per_gpu_hour = self.admission.price_per_gpu_hour
         self.replicas.wanted = self.settings.replicas if self.settings.autoscale.mode != "active" else None
@@ -389,7 +389,7 @@ class Pool:
         self._positions.heard(reply.positions)
         if reply.marks != self.quarantine.marks:
             self._context.owner.spawn(self._follow(), "follow_marks")
-        self.mailbox.deliver(newest(reply.mail, self.cells.seen.entries))
+        self.mailbox.deliver(self.cells.newest(reply.mail))
         for part in (self.releases, self.keys, self.quarantine):
             part.tell_again()
         self.moves.look()

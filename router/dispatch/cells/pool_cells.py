@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from cluster.queue.cells.beats import newest
 from cluster.queue.cells.cell import Cell
 from cluster.queue.cells.layout import Layout
 from cluster.queue.cells.queue import CellQueue
 from cluster.queue.cells.seen import CellsSeen
+from cluster.queue.entries import Mail
 from cluster.settings import QueueSettings
 
 LONGEST_S = 3600.0
@@ -24,16 +26,31 @@ class PoolCells:
         self._pool = pool
         self._settings = settings
         self._open_cell = open_cell
+        self._noted = cells > 1
+        """Whether the cells of all requests are noted that came while there was one."""
         self.queue = self.open()
         """Queue over all cells, for the router's loop."""
 
     def change(self, cells: int, requests: Iterable[str]) -> None:
         """Take another number of cells; `requests` are those of this router."""
-        if self.layout.span == 1 < cells:
-            # All are in the only cell, and while there is one nobody notes that.
-            for request_id in requests:
-                self.seen.entries.put(request_id, 0)
         self.layout.change(cells)
+        self.note(requests)
+
+    def note(self, requests: Iterable[str]) -> None:
+        """Note that this router's requests are in the first cell, once there are more: while there is one nobody notes
+        it, and they would be put in line elsewhere as well.
+        """
+        if self._noted or self.layout.span == 1:
+            return
+        self._noted = True
+        entries = self.seen.entries
+        for request_id in requests:
+            if entries.get(request_id) is None:
+                entries.put(request_id, 0)
+
+    def newest(self, mail: Mail) -> Mail:
+        """Return the mail of a heartbeat as it holds now, as `beats.newest` does."""
+        return newest(mail, self.seen.entries)
 
     def open(self) -> CellQueue:
         """Open the queue over all cells for one loop."""

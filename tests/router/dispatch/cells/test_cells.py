@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -13,6 +15,7 @@ import pytest_asyncio
 from cluster.errors import QueueUnavailableError
 from cluster.queue.cells.names import cell_name
 from cluster.queue.redis.queue import RedisQueue
+from cluster.redis.keys import pool_key
 from penstock.models import ReplicaState
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -116,6 +119,38 @@ async def test_the_number_of_cells_changes_under_load(tmp_path: Path) -> None:
             await until(lambda served=served: load.ended >= served + 30)
         assert [] == load.failures
     assert [] == load.failures
+
+
+async def test_what_waits_is_in_one_place_at_a_router_that_hears_of_more_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own settings say one. Then the store has another identity, and all that waits is put in line again."""
+    pools = {"demo": {**sim_pool(max_num_seqs=1), "replicas": 3}}
+    async with running_stack(tmp_path, routers=2, replicas=3, pools=pools) as stack:
+        pool = stack.routers[0].pools["demo"]
+        # A look at the records would find out, too, some seconds later.
+        monkeypatch.setattr(pool.reconciler, "look", AsyncMock())
+        stand(stack)
+        calls = [stack.inference().StreamGenerate(stream_request(max_tokens=5)) for _ in range(12)]
+        await until(lambda: 9 == len(pool.choices.waiting()) and all(each.run_id for each in pool.choices.waiting()))
+        settings = stack.settings.pools["demo"].model_copy(update={"cells": 3})
+        stack.routers[1].pools["demo"].change(settings)
+        await until(lambda: 3 == len(pool.cells.seen.views()))
+        beat = pool.beat
+        await until(lambda: pool.beat is not beat)
+        # Where a new request goes.
+        monkeypatch.setattr(pool.cells.queue, "_place", lambda _entry: 2)
+        stack.store.restart()
+        await until(lambda: 0 < pool.resubmit.submitted)
+
+        places = defaultdict[bytes, list[int]](list)
+        for cell in range(3):
+            for name in stack.store.execute("HGETALL", pool_key(cell_name("demo", cell), "entries"))[::2]:
+                places[name].append(cell)
+        assert [1] * 12 == [len(cells) for cells in places.values()]
+        move_on(stack)
+        for call in calls:
+            await collect(call)
 
 
 def change(stack: Stack, cells: int) -> None:
