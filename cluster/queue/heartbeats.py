@@ -145,6 +145,8 @@ class ReplicaBeatReply:
     relief: str = "none"
     standby: bool | None = None
     """Whether the autoscaler orders this replica to stand by; None while no order is in force."""
+    most_cells: int = 1
+    """Most cells that the pool ever had, as the cell that answers knows."""
 
 
 @dataclass(frozen=True, slots=True)

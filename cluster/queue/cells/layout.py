@@ -112,10 +112,13 @@ class Layout:
 
     def follow(self, record: CellRecord) -> None:
         """Take the store's record in a process that notes nothing there: the number only where that changed after this
-        process was told its own.
+        process was told its own, or where neither ever changed and routers have other settings.
         """
         self.span = max(self.span, record.most)
         if record.age_ms < 0:
+            # Without a record the number is 1, and says nothing.
+            if self._changed_at is None and record.most > 1:
+                self.count = record.count
             return
         at = self._clock() - record.age_ms / 1000
         if record.count == self.count or self._changed_at is None or at > self._changed_at:

@@ -81,7 +81,11 @@ class CellMember:
             if place.cell is None:
                 place.enter(0)
             self._target = None
-            return await self._beat(beat)
+            reply = await self._beat(beat)
+            if reply.most_cells > 1:
+                # Routers have newer settings.
+                await self._read_number()
+            return reply
         if place.cell is None:
             await self._read_number()
             place.enter(first_cell(beat.replica_id, await self._loads()))

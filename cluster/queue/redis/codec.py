@@ -320,7 +320,7 @@ def read_replica_reply(reply: Sequence[Any]) -> ReplicaBeatReply:
     """Read the answer of `heartbeat_replica`."""
     order: int = reply[4]
     standby = None if order < 0 else order > 0
-    return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode(), standby)
+    return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode(), standby, reply[5])
 
 
 _WHERE = {b"w": Where.LINE, b"p": Where.LINE, b"g": Where.GRANT, b"r": Where.SLOT}

@@ -5,7 +5,7 @@
 --    running, list of request ids that are past their prefill, list of output tokens of those running (-1: must
 --    not give way), most slots of class BATCH (-1: any), account of its time, account as last told; both as M_* in
 --    names.lua, or "" for none
--- Reply: {live routers, run id, operating point or nil, relief, whether to stand by as in orders.lua}
+-- Reply: {live routers, run id, operating point or nil, relief, whether to stand by and most cells as in orders.lua}
 
 Q.pass_when_full()
 Q.open_pool()
@@ -110,4 +110,4 @@ for i = 1, #A[9], 2 do produced[A[9][i] .. '\0' .. A[9][i + 1]] = A[11][(i + 1) 
 Q.preempt(replica, l, produced)
 local routers = Q.live_names(K[ROUTERS])
 Q.close_pool()
-return {routers, Q.store_id(), Q.orders()[1], Q.orders()[2], Q.stands_by(replica)}
+return {routers, Q.store_id(), Q.orders()[1], Q.orders()[2], Q.told_replica(replica)}

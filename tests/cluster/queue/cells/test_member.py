@@ -450,3 +450,18 @@ async def test_a_busy_replica_goes_to_a_line_with_what_it_has_free_and_takes_not
     four.running = {}
     await four.beat(2)
     assert [3, 1] == [len(found) for found in await four.members()][:2]
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["serving", "new"])
+async def test_replicas_whose_settings_say_one_cell_hear_of_more(*, new: bool) -> None:
+    """Routers have newer settings, and send requests with keys to cells that nobody would serve."""
+    members = Members(1, "r1", "r2", "r3")
+    if not new:
+        # It has served, so that the change takes its time.
+        await members.cells[0].finish_key("A", "acme", "key", "q", b"")
+        await members.beat()
+        await members.cells[0].submit("A", entry("q", client_key="key", digest="d"))
+    await members.cells[0].cells(3)
+    await members.beat(40)
+    assert [1, 1, 1, 0] == [len(names) for names in await members.members()]
+    await members.close()
