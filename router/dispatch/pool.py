@@ -279,14 +279,18 @@ class Pool:
 
     def release(self, choice: Choice) -> None:
         """Give the slot back."""
-        self.choices.drop(choice)
-        self.slow_readers.follow(choice)
+        self._let_go(choice)
         used = choice.metering.final(choice.tokens)
         if not choice.metering.closed:
             self.admission.learn(choice.metering)
             self.admission.demand.over(choice)
             self.on_settled(choice, used)
         self.releases.release(choice.entry.request_id, choice.attempt, used or Settlement(choice.tokens))
+
+    def _let_go(self, choice: Choice) -> bool:
+        """Forget a choice but for what its client has not read; returns False where it is another call's by now."""
+        self.slow_readers.follow(choice)
+        return self.choices.drop(choice)
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
@@ -320,7 +324,7 @@ class Pool:
     def hand_over(self, choice: Choice) -> None:
         """Let go of a choice."""
         self.quarantine.leave(choice.entry.request_id)
-        if self.choices.drop(choice):
+        if self._let_go(choice):
             self.releases.release(choice.entry.request_id, "", Settlement(0))
 
     def park(self, choice: Choice) -> None:
@@ -335,7 +339,7 @@ class Pool:
         Where none comes, the replica stops the attempt and reconciliation frees its slot.
         """
         self.quarantine.leave(choice.entry.request_id)
-        self.choices.drop(choice)
+        self._let_go(choice)
 
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
@@ -350,7 +354,7 @@ class Pool:
         if self.quarantine.leave(choice.entry.request_id):
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
-        elif self.choices.drop(choice):
+        elif self._let_go(choice):
             self.admission.demand.over(choice)
             used = choice.metering.final(choice.tokens)
             self.on_settled(choice, used)

@@ -501,9 +501,11 @@ class Choice:
         return self._attempt is not None and bool(self._attempt.began_at)
 
     def stop_unread(self, error: PenstockError) -> None:
-        """Drop the pending output and end. The client hears why once it has read what it was sent before."""
+        """Drop the pending output and end. The client hears why once it has read what it was sent before. What ended
+        its call already stays the reason: another call may have the request.
+        """
         self.output.drop()
-        self.error = error
+        self.error = self.error or error
         self.cancel()
         self._wake()
 

@@ -14,13 +14,17 @@ import grpc
 import pytest
 
 from cluster.errors import SlowReaderError
+from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc
 from router.generation.slow_readers import WORTH_FOLLOWING, SlowReaders
-from tests.router.dispatch.streams import error_of
-from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
+from tests.router.dispatch.streams import error_of, move_on, stand
+from tests.router.links.parts import newest_token
+from tests.support.stack import Stack, collect, first_tokens, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 
 KB = 1 << 10
+HEAVY = {"max_tokens": 20_000, "ignore_eos": True, "logprobs": 20}
+"""Output that is much for its number of tokens."""
 
 
 @dataclass(eq=False)
@@ -72,9 +76,10 @@ def test_what_ended_unread_still_counts_until_its_call_is_gone() -> None:
 
 
 @asynccontextmanager
-async def unread(tmp_path: Path, streams: int, **router: Any) -> AsyncIterator[tuple[Stack, list[Any]]]:
-    """Open streams with much in them, over one channel, and read the first event only."""
-    heavy = {"max_tokens": 20_000, "ignore_eos": True, "logprobs": 20}
+async def unread(
+    tmp_path: Path, streams: int, **router: Any
+) -> AsyncIterator[tuple[Stack, list[Any], list[api.StreamGenerateResponse]]]:
+    """Open streams with much in them, over one channel, and read the first event of each only."""
     # A client's own gRPC would read ahead, by megabytes where the network is fast.
     options = (
         ("grpc.http2.lookahead_bytes", 64 * KB),
@@ -84,15 +89,14 @@ async def unread(tmp_path: Path, streams: int, **router: Any) -> AsyncIterator[t
     async with running_stack(tmp_path, sim={"base_ms": 3.0, "max_num_seqs": 4}, router=router) as stack:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{stack.routers[0].port}", options=options)
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
-        calls = [stub.StreamGenerate(stream_request(**heavy)) for _ in range(streams)]
-        await asyncio.gather(*(call.read() for call in calls))
-        yield stack, calls
+        calls = [stub.StreamGenerate(stream_request(**HEAVY)) for _ in range(streams)]
+        yield stack, calls, await asyncio.gather(*(call.read() for call in calls))
         await channel.close()
 
 
 async def test_a_client_that_never_reads_is_ended_and_hears_it_when_it_reads(tmp_path: Path) -> None:
     """Its engine work is aborted long before its output is complete, and the neighbour notices nothing."""
-    async with unread(tmp_path, 3, max_unread_mb=0.1) as (stack, calls):
+    async with unread(tmp_path, 3, max_unread_mb=0.1) as (stack, calls, _firsts):
         slow = stack.routers[0].pools["demo"].slow_readers
         await until(lambda: slow.stopped == 3)
         await until(lambda: stack.replicas[0].table.sequences == 0)
@@ -107,10 +111,37 @@ async def test_a_client_that_never_reads_is_ended_and_hears_it_when_it_reads(tmp
         assert 0 == slow.unread
 
 
+async def test_output_that_a_call_leaves_unread_counts_after_another_call_took_over(tmp_path: Path) -> None:
+    """Else a client that takes its own streams over and reads none fills the router's memory. The bound takes the
+    output, and the call still says that its request goes on.
+    """
+    async with unread(tmp_path, 1) as (stack, (first,), begun):
+        pool = stack.routers[0].pools["demo"]
+        slow, (old,) = pool.slow_readers, pool.choices.values()
+        await until(lambda: slow.unread > 100 * KB)
+        stand(stack)
+        wanted = stream_request(**HEAVY)
+        wanted.resume.CopyFrom(api.Resume(resume_token=newest_token(begun), received_tokens=[0]))
+        second = stack.inference().StreamGenerate(wanted)
+        await first_tokens(second, old.tokens)
+        await until(lambda: old not in pool.choices.values())
+        slow.look()
+        assert 100 * KB < old.output.pending_bytes <= slow.unread
+
+        slow._per_stream = KB
+        slow.look()
+        assert 0 == old.output.pending_bytes
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await collect(first)
+        assert "TAKEN_OVER" == error_of(failed.value)[0]
+        second.cancel()
+        move_on(stack)
+
+
 async def test_a_client_that_hangs_up_while_a_write_waits_for_it_is_no_incident(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with unread(tmp_path, 2) as (stack, calls):
+    async with unread(tmp_path, 2) as (stack, calls, _firsts):
         slow = stack.routers[0].pools["demo"].slow_readers
         await until(lambda: slow.unread > 64 * KB)
         for call in calls:
