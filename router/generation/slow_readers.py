@@ -55,7 +55,7 @@ class SlowReaders:
         """End the choices that keep more than one may, and then the largest until all together keep less."""
         sizes = [(choice.output.pending_bytes, choice) for choice in (*self._choices.values(), *self._ended)]
         self.unread = sum(size for size, _choice in sizes)
-        if self.unread <= self._per_stream:
+        if self.unread <= min(self._per_stream, self._total):
             return
         sizes.sort(key=lambda one: -one[0])
         for size, choice in sizes:

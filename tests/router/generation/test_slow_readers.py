@@ -63,6 +63,12 @@ def test_of_too_much_in_all_the_largest_end() -> None:
     assert 300 * KB == slow.unread
 
 
+def test_the_bound_on_all_holds_where_it_is_below_that_of_one() -> None:
+    readers, slow = kept(50, 90, total=100 * KB)
+    slow.look()
+    assert [None, 100 * KB] == [reader.error and reader.error.limit_bytes for reader in readers]
+
+
 def test_what_ended_unread_still_counts_until_its_call_is_gone() -> None:
     _readers, slow = kept(total=400 * KB)
     ended: list[Any] = [Reader(250 * KB), Reader(260 * KB), Reader(WORTH_FOLLOWING)]
