@@ -140,6 +140,11 @@ class QueueEntry:
     tokenizer: str = ""
     """Digest of the tokenizer whose token ids the client named; empty where it named none."""
 
+    @property
+    def of_request(self) -> str:
+        """Id of its request, as clients know it: without the number of the choice."""
+        return self.request_id.partition("/")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

@@ -232,7 +232,7 @@ class Pool:
         if submitted.known is not None or submitted.elsewhere:
             self._drop(choice)
             if submitted.elsewhere:
-                raise TakenOverError(choice.entry.request_id)
+                raise TakenOverError(choice.entry.of_request)
             return submitted.known
         choice.wait.position = choice.wait.first_position = submitted.position
         choice.wait.budget = self.admission.budgets.note(choice.entry, submitted)

@@ -163,7 +163,7 @@ class Choice:
         if self.tokens:
             self._fail_with_usage("the pool's model changed")
         else:
-            self._fail(error or ModelChangedError(self.entry.request_id))
+            self._fail(error or ModelChangedError(self.entry.of_request))
         self._pool.release(self)
 
     def _misread_there(self, attempt: Attempt | None) -> None:
@@ -371,7 +371,7 @@ class Choice:
         """Learn that another router or call took over: nothing more comes here, and the slot is not ours."""
         if self._goes(ChoiceEvent.END):
             self.output.through = None
-            self.error = TakenOverError(self.entry.request_id)
+            self.error = TakenOverError(self.entry.of_request)
             self._clear()
             self._pool.hand_over(self)
             self._wake()
@@ -417,7 +417,7 @@ class Choice:
         elif following is Next.COMPLETE:
             self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
         elif failure is Failure.LINK and self._at_clients_offset:
-            self._fail(GenerationFailedError.gone(self.entry.request_id, self.tokens, self._pool.recovery.kept_s))
+            self._fail(GenerationFailedError.gone(self.entry.of_request, self.tokens, self._pool.recovery.kept_s))
         else:
             self._fail_with_usage(losses_in_words(self._lost, failure))
         self._pool.release(self)
@@ -460,8 +460,8 @@ class Choice:
 
     def _fail_with_usage(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
-        name = self.entry.request_id
-        self._fail(GenerationFailedError(name, self.tokens, self._lost, self.entry.prompt_tokens, detail))
+        entry = self.entry
+        self._fail(GenerationFailedError(entry.of_request, self.tokens, self._lost, entry.prompt_tokens, detail))
 
     def give_up(self, error: PenstockError) -> None:
         """End it with an error, where it waits."""
@@ -501,9 +501,7 @@ class Choice:
         return self._attempt is not None and bool(self._attempt.began_at)
 
     def stop_unread(self, error: PenstockError) -> None:
-        """Drop the pending output and end. The client hears why once it has read what it was sent before. What ended
-        its call already stays the reason: another call may have the request.
-        """
+        """Drop the pending output and end. Once the client has read the rest it hears why its call ended first."""
         self.output.drop()
         self.error = self.error or error
         self.cancel()

@@ -187,7 +187,7 @@ def _read_all(generation: Generation, choice: Choice, found: Admitted) -> None:
     ids, model = found.info.tokenizer_digest, found.info.digest
     begun = [each for each in generation.choices if not each.state.waits]
     if any(each.start.tokenizer_digest != ids or each.model_digest not in ("", model) for each in begun):
-        raise ModelChangedError(choice.entry.request_id)
+        raise ModelChangedError(choice.entry.of_request)
     generation.labels = tuple(found.info.pooling.labels)
     for each in generation.choices:
         if each is not choice and each.state.waits:

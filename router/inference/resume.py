@@ -172,7 +172,7 @@ class Resume:
             return None
         if received:
             # From the beginning its client would get its tokens twice.
-            raise _gone(pool, choice.entry.request_id, received)
+            raise _gone(pool, choice.entry.of_request, received)
         if (late := admitted.too_late()) is not None:
             raise late
         if pool.closing:
@@ -257,7 +257,7 @@ class Resume:
         if grant is None:
             if received:
                 # It waits, and its output was lost with the router that had it.
-                raise _gone(pool, choice.entry.request_id, received)
+                raise _gone(pool, choice.entry.of_request, received)
             return
         place = await pool.adoption.reach(choice, grant)
         if choice.state is not ChoiceState.WAITING:
@@ -265,7 +265,7 @@ class Resume:
             return
         if place is None and received:
             # From the beginning its client would get its tokens twice.
-            error = UnavailableError(f"the replica of {choice.entry.request_id} is not reached from this router")
+            error = UnavailableError(f"the replica of {choice.entry.of_request} is not reached from this router")
             choice.leave(error)
             raise error
         if place is None or "" != adopted.tokenizer != place.tokenizer_digest != "":

@@ -15,7 +15,7 @@ from router.dispatch.pool import Pool
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState
 from router.links.link import ReplicaLink
-from tests.router.dispatch.streams import move_on, stand
+from tests.router.dispatch.streams import error_of, move_on, stand
 from tests.router.links.parts import kill, newest_token, read_until
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
@@ -176,6 +176,22 @@ async def test_choices_that_are_taken_over_one_after_another_all_go_on(
         await collect(first)
     # What was left is the other call's, which has acknowledged it.
     await until(lambda: not stack.replicas[0].table._attempts)
+
+
+async def test_errors_of_one_of_several_choices_name_the_request(stack: Stack) -> None:
+    """Its name in the queue ends with the choice's number, and is of no use to a client."""
+    wanted = {**LONG, "n": 2}
+    first = stack.inference(0).StreamGenerate(stream_request(**wanted))
+    begun = await read_until(first, 40)
+    await collect(stack.inference(1).StreamGenerate(again(begun, **wanted)))
+    with pytest.raises(grpc.aio.AioRpcError) as taken_over:
+        await collect(first)
+    with pytest.raises(grpc.aio.AioRpcError) as gone:
+        await collect(stack.inference(1).StreamGenerate(again(begun, **wanted)))
+    for failed, reason in ((taken_over, "TAKEN_OVER"), (gone, "GENERATION_FAILED")):
+        told, facts = error_of(failed.value)
+        assert (reason, request_of(begun)) == (told, facts["request_id"])
+        assert "/" not in str(failed.value.details())
 
 
 async def waits(stack: Stack) -> tuple[Any, api.StreamGenerateRequest]:
