@@ -179,6 +179,9 @@ class Generation:
         self._news.set()
         if self._over():
             self._tell_over()
+        elif (error := self.error) is not None:
+            # One choice failed: the others can't make the request whole, whether their client reads or not.
+            self.stop(error)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -218,9 +221,6 @@ class Generation:
                 self._end(events[-1].finished)
             else:
                 self._news.set()
-        elif (error := self.error) is not None:
-            # One choice failed: the others can't make the request whole.
-            self.stop(error)
         return events
 
     def when_over(self, call: Callable[[], None] | None) -> None:
@@ -271,13 +271,15 @@ class Generation:
     def stop(self, error: PenstockError) -> None:
         """End all choices because of one. Where that one was left to the client's next call, the others are as well.
 
-        Where it went to another call, so do they, a moment later: a cancel here would end them under that call.
+        Where it went to another call, so do they, a moment later: a cancel here would end them under that call. Those
+        that wait stay until then, as nobody else has their output.
         """
         if not (self.left or isinstance(error, TakenOverError)):
             self.cancel()
             return
         for choice in self.choices:
-            choice.leave(error)
+            if not (choice.state.waits and isinstance(error, TakenOverError)):
+                choice.leave(error)
 
     @property
     def left(self) -> bool:
@@ -311,9 +313,9 @@ class Generation:
     def close(self) -> None:
         """Forget everything; cancels what still waits or runs. Every generation is closed exactly once, last."""
         self._stop_timer()
-        if isinstance(error := self.error, TakenOverError):
-            self.stop(error)
         for choice in self.choices:
+            if isinstance(error := self.error, TakenOverError):
+                choice.leave(error)
             choice.abandon()
         self.on_close()
 

@@ -83,7 +83,7 @@ def test_what_ended_unread_still_counts_until_its_call_is_gone() -> None:
 
 @asynccontextmanager
 async def unread(
-    tmp_path: Path, streams: int, **router: Any
+    tmp_path: Path, streams: int, n: int = 1, **router: Any
 ) -> AsyncIterator[tuple[Stack, list[Any], list[api.StreamGenerateResponse]]]:
     """Open streams with much in them, over one channel, and read the first event of each only."""
     # A client's own gRPC would read ahead, by megabytes where the network is fast.
@@ -95,7 +95,7 @@ async def unread(
     async with running_stack(tmp_path, sim={"base_ms": 3.0, "max_num_seqs": 4}, router=router) as stack:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{stack.routers[0].port}", options=options)
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
-        calls = [stub.StreamGenerate(stream_request(**HEAVY)) for _ in range(streams)]
+        calls = [stub.StreamGenerate(stream_request(**HEAVY, n=n)) for _ in range(streams)]
         yield stack, calls, await asyncio.gather(*(call.read() for call in calls))
         await channel.close()
 
@@ -142,6 +142,20 @@ async def test_output_that_a_call_leaves_unread_counts_after_another_call_took_o
         assert "TAKEN_OVER" == error_of(failed.value)[0]
         second.cancel()
         move_on(stack)
+
+
+async def test_a_failed_choice_ends_the_others_though_their_client_reads_nothing(tmp_path: Path) -> None:
+    """The request can't become whole, and engines have better work than the rest of it."""
+    async with unread(tmp_path, 1, n=2) as (stack, (call,), _firsts):
+        pool = stack.routers[0].pools["demo"]
+        await until(lambda: pool.slow_readers.unread > 64 * KB)
+        next(iter(pool.choices.values())).stop_unread(SlowReaderError(64 * KB, 64 * KB))
+        await until(lambda: pool.active == 0)
+        assert 0 == stack.replicas[0].table.sequences
+
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await collect(call)
+        assert "SLOW_READER" == error_of(failed.value)[0]
 
 
 async def test_a_client_that_hangs_up_while_a_write_waits_for_it_is_no_incident(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,37 @@ async def test_choices_that_are_taken_over_one_after_another_all_go_on(
         await collect(first)
     # What was left is the other call's, which has acknowledged it.
     await until(lambda: not stack.replicas[0].table._attempts)
+
+
+async def test_choices_that_wait_with_output_go_on_in_a_call_that_takes_them_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that has their output hears of the first one, and must keep that of the second for the other call."""
+    async with running_stack(tmp_path, sim={"base_ms": 5.0}) as stack:
+        wanted = {**LONG, "n": 2}
+        first = stack.inference(0).StreamGenerate(stream_request(**wanted))
+        begun = await read_until(first, 40)
+        pool = stack.routers[0].pools["demo"]
+        had = list(pool.choices.values())
+        await stack.kill_replica(0)
+        await until(lambda: all(choice.state.waits for choice in had))
+        adopt = pool.adoption.adopt
+
+        async def in_turn(choice: Choice) -> Any:
+            if choice.index == 1:
+                await until(lambda: had[0].error is not None)
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            return await adopt(choice)
+
+        monkeypatch.setattr(pool.adoption, "adopt", in_turn)
+        second = stack.inference(0).StreamGenerate(again(begun, **wanted))
+        with pytest.raises(grpc.aio.AioRpcError, match="ABORTED"):
+            await collect(first)
+        await stack.add_replica()
+        events = await collect(second)
+
+        assert [600, 600] == [tokens_of(begun, index) + tokens_of(events, index) for index in range(2)]
 
 
 async def test_errors_of_one_of_several_choices_name_the_request(stack: Stack) -> None:
