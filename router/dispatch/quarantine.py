@@ -13,6 +13,7 @@ from cluster.errors import QuarantinedError, QueueUnavailableError
 from cluster.queue.entries import Mark
 from router.dispatch.pool_context import PoolContext
 from router.dispatch.suspects import Suspects
+from router.generation.attempt import content_digest
 from router.generation.choice import Choice
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Quarantine:
         if not self._suspects.watchful:
             return None
         now = time.monotonic()
-        known = self._suspects.turned_away(choice.content(), now)
+        known = self._suspects.turned_away(content_digest(choice.start, choice.images), now)
         return None if known is None else QuarantinedError(known.incident, known.until - now)
 
     # --- suspects -----------------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class Quarantine:
         left = [name for name in names if (choice := self._choices.get(name)) is not None and not self._dismiss(choice)]
         convicted = self._suspects.death(left)
         if convicted is not None and (choice := self._choices.get(convicted)) is not None:
-            mark = Mark(choice.content(), secrets.token_hex(8), round(self._quarantine_s * 1000))
+            mark = Mark(content_digest(choice.start, choice.images), secrets.token_hex(8), round(self._quarantine_s * 1000))
             self._owner.spawn(self._convict(convicted, mark), "convict")
         self._run_canary()
 

@@ -140,7 +140,7 @@ def refused_by_engine(detail: str, images: Images = (), *, elsewhere: bool = Fal
     return InvalidRequestError.of(field, f"refused by the engine: {EngineRequestError(told)}")
 
 
-def content_digest(start: pb.Start, images: Images = ()) -> bytes:
+def content_digest(start: pb.Start, images: Images) -> bytes:
     """Return a digest of what is generated, the same for all tenants."""
     digests = [(field, hashlib.blake2b(content, digest_size=16).digest()) for field, content in images]
     same = whole(start, digests)

@@ -19,7 +19,7 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.attempt import Again, Attempt, cancelled, content_digest, nothing, refused_by_engine, whole
+from router.generation.attempt import Again, Attempt, cancelled, nothing, refused_by_engine, whole
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
 from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, AttemptOutcome, Prices
@@ -290,6 +290,7 @@ class Choice:
         _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
         if self._attempt is not None:
             self._attempt.abort()
+        self._note_attempt(None, AttemptOutcome.LOST, Failure.LINK)
         self._fail_with_usage("output is missing")
         self._pool.release(self)
 
@@ -331,7 +332,10 @@ class Choice:
         """Learn that a start or attach was refused."""
         if not self.state.runs:
             return
-        if self.state is ChoiceState.STOPPING:
+        if self.state is ChoiceState.STOPPING and self.begun:
+            # Cancelled while the link was broken, and the replica gave it up.
+            self._lose(Failure.LINK)
+        elif self.state is ChoiceState.STOPPING:
             # Cancelled before it was started: nothing runs, so the slot is free.
             self._finish(cancelled())
             self._pool.release(self)
@@ -467,10 +471,6 @@ class Choice:
         """End it with an error, where it waits."""
         self._fail(error)
         self._pool.withdraw(self)
-
-    def content(self) -> bytes:
-        """Return a digest of what is generated, the same for all tenants."""
-        return content_digest(self.start, self.images)
 
     def _clear(self) -> None:
         if self._suspect:

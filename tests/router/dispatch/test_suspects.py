@@ -19,6 +19,7 @@ from deployments.engines.sim.engine import SimEngine
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.dispatch.suspects import Suspects
+from router.generation.attempt import content_digest
 from tests.router.dispatch.streams import error_of
 from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
@@ -110,9 +111,8 @@ async def test_copies_in_line_at_another_router_are_turned_away_too(tmp_path: Pa
         copies = [asyncio.create_task(_failure(stack.inference(1).StreamGenerate(ask))) for _ in range(3)]
         here, there = (router.pools["demo"] for router in stack.routers)
         await until(lambda: there.beat is not None and len(there.beat.positions) == 3)
-        await here._context.queue.quarantine(
-            "router-0", Mark(next(iter(there.choices.values())).content(), "i1", 60_000)
-        )
+        content = content_digest(next(iter(there.choices.values())).start)
+        await here._context.queue.quarantine("router-0", Mark(content, "i1", 60_000))
 
         assert [("QUARANTINED", "i1")] * 3 == [
             (reason, facts["incident"]) for reason, facts in map(error_of, await asyncio.gather(*copies))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
@@ -44,6 +45,39 @@ def test_who_cannot_go_on_hears_why() -> None:
 
     assert isinstance(choice.error, GenerationFailedError)
     assert str(choice.error).endswith("; attempts lost: 1; this engine cannot resume penalties")
+
+
+def _gap(choice: Choice) -> None:
+    choice.on_delta(5, [9], "z", [])
+
+
+def _cancelled_and_given_up(choice: Choice) -> None:
+    """The link breaks after the cancel, and the replica has given it up by the time that the link is back."""
+    choice.cancel()
+    choice.on_refused(pb.Refusal(reason=pb.REFUSAL_REASON_UNKNOWN))
+
+
+@pytest.mark.parametrize("end", [_gap, _cancelled_and_given_up])
+def test_an_attempt_whose_end_is_never_told_is_charged_for_what_came(end: Callable[[Choice], None]) -> None:
+    choice = Choice(0, entry("q", prompt_tokens=9), pb.Start(), Mock(recovery=RecoveryLimits(3, 60.0, 60.0)))
+    choice.run_on(Grant("q", "q.1", "r1"), Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, ""))
+    choice.on_delta(0, [7, 8], "xy", [])
+    end(choice)
+
+    assert ChoiceState.ENDED is choice.state
+    assert [2] == [receipt.output_tokens for receipt in choice.metering.receipts()]
+    used = choice.metering.final(choice.tokens)
+    assert used is not None
+    assert (1, 9, 2) == (used.requests, used.prompt_tokens, used.output_tokens)
+
+
+def test_who_is_cancelled_while_its_link_is_broken_ends_as_cancelled() -> None:
+    choice = Choice(0, entry("q"), pb.Start(), Mock(recovery=RecoveryLimits(3, 60.0, 60.0)))
+    choice.run_on(Grant("q", "q.1", "r1"), Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, ""))
+    choice.on_delta(0, [7], "x", [])
+    _cancelled_and_given_up(choice)
+    assert choice.end is not None
+    assert (types.FINISH_REASON_CANCELLED, None) == (choice.end.finish_reason, choice.error)
 
 
 @pytest.fixture
