@@ -12,7 +12,6 @@ from cluster.errors import (
     InvalidRequestError,
     ModelChangedError,
     PenstockError,
-    QueueTimeoutError,
     TakenOverError,
 )
 from cluster.queue.entries import Grant, QueueEntry
@@ -235,8 +234,7 @@ class Choice:
     def ordered(self, kind: str) -> None:
         """Obey an order of the queue (`cluster.queue.entries.Order`)."""
         if kind == "expired" and self.state.waits:
-            bound_s = self.entry.start_within_ms / 1000 or None
-            self._fail(QueueTimeoutError(time.monotonic() - self.wait.submitted_at, bound_s))
+            self._fail(self.wait.overdue())
             # It may have been charged for a grant that was refused.
             self._pool.withdraw(self)
         elif kind == "cancel":

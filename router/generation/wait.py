@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cluster.errors import DeadlineError, NotInTimeError, PenstockError, QueueTimeoutError
 from cluster.queue.entries import BudgetUse, QueueEntry
 from penstock.models import RequestClass
 
@@ -65,6 +66,7 @@ class Wait:
         "parts",
         "position",
         "predicted_s",
+        "run_s",
         "submitted_at",
         "told",
         "waited_s",
@@ -92,6 +94,9 @@ class Wait:
         """Whether its client knows that it waits, and its position as last heard."""
         self.adopted = False
         """Whether another call made its entry, with the bound on its wait."""
+        self.run_s: float | None = None
+        """Estimated run time in seconds, where the deadline less this bounds the wait; None where `queue_timeout` does.
+        """
         self.predicted_s: float | None = None
         """The first estimate of the whole wait; None when it did not have to wait, or nothing was known."""
         self.waited_s: float | None = None
@@ -144,6 +149,15 @@ class Wait:
         """Whether the bound on the wait is not reached, whatever the pool's clock says, which may be stepped."""
         bound_ms = 0 if self.adopted or self.waited_s is not None else self._entry.start_within_ms
         return (time.monotonic() - self.submitted_at) * 1000 < bound_ms
+
+    def overdue(self) -> PenstockError:
+        """Return the error of a wait that has reached its bound: it names what the client set."""
+        waited_s = time.monotonic() - self.submitted_at
+        bound_s = None if self.adopted else self._entry.start_within_ms / 1000 or None
+        if bound_s is None or self.run_s is None:
+            return QueueTimeoutError(waited_s, bound_s)
+        left_s = bound_s + self.run_s - waited_s
+        return NotInTimeError("deadline", self.run_s, left_s, None) if left_s > 0 else DeadlineError()
 
     @property
     def late(self) -> bool:

@@ -79,14 +79,16 @@ class Admitted:
         """Return an estimate of its running time in seconds; None while there is none."""
         return self.pool.admission.estimate.run_s(self.choice_tokens, self.params.max_tokens)
 
-    def start_within_ms(self) -> int:
-        """Return its longest wait: until its queue timeout, or until it could not end in time. 0 is no bound."""
-        bounds = []
-        if self.checked.queue_timeout_s is not None:
-            bounds.append(self.checked.queue_timeout_s)
-        if self.deadline is not None:
-            bounds.append(self.deadline - time.monotonic() - (self.run_s() or 0.0))
-        return max(1, int(min(bounds) * 1000)) if bounds else 0
+    def start_within(self) -> tuple[int, float | None]:
+        """Return its longest wait in milliseconds: until its queue timeout, or until it could not end in time; 0 is no
+        bound. And in the second case its estimated running time in seconds.
+        """
+        timeout_s = self.checked.queue_timeout_s
+        run_s = self.run_s() or 0.0
+        in_time_s = None if self.deadline is None else self.deadline - time.monotonic() - run_s
+        if in_time_s is not None and (timeout_s is None or in_time_s < timeout_s):
+            return max(1, int(in_time_s * 1000)), run_s
+        return 0 if timeout_s is None else max(1, int(timeout_s * 1000)), None
 
     def too_late(self) -> NotInTimeError | None:
         """Return the error of a request that could not end in time if it started now; None if it could.

@@ -129,6 +129,7 @@ class Builder:
         group = admitted.groups[index] if admitted.groups else None
         expected = min(params.max_tokens, max(self._expected_output_tokens, params.min_tokens))
         policy = self._policies.of(admitted.caller.tenant, pool.name)
+        start_within_ms, run_s = admitted.start_within()
         entry = QueueEntry(
             request_id=request_id if admitted.n == 1 else f"{request_id}/{index}",
             attempt_base=secrets.token_hex(6),
@@ -137,7 +138,7 @@ class Builder:
             prompt_tokens=prompt_tokens,
             expected_tokens=expected,
             kv_tokens=prompt_tokens + expected,
-            start_within_ms=admitted.start_within_ms(),
+            start_within_ms=start_within_ms,
             late_after_ms=pool.admission.late_after_ms(checked.request_class),
             client_key=checked.idempotency_key if index == 0 else "",
             weight=policy.weight,
@@ -163,6 +164,7 @@ class Builder:
             on_start=learn if group is None else None,
             arrived_at=admitted.arrived_at,
         )
+        choice.wait.run_s = run_s
         choice.wait.known_tokens = pool.affinity.known_tokens(admitted.trail)
         if group is not None:
             choice.metering = _metering(admitted, index, prices)

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from tests.router.dispatch.streams import move_on, stand
+from tests.router.dispatch.streams import error_of, move_on, stand
 from tests.support.stack import collect, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
@@ -84,6 +84,20 @@ async def test_a_request_that_cannot_start_in_time_is_not_started(tmp_path: Path
             await stack.inference().Generate(late)
         assert grpc.StatusCode.DEADLINE_EXCEEDED is caught.value.code()
         assert 1 == stack.replicas[0].table.sequences
+        first.cancel()
+
+
+async def test_who_waits_until_the_deadline_is_out_of_reach_hears_of_the_deadline(tmp_path: Path) -> None:
+    """The client set no queue timeout, and could not allow a longer one."""
+    async with running_stack(tmp_path, sim={"max_num_seqs": 1, "base_ms": 3.0}) as stack:
+        stack.routers[0].pools["demo"].admission.estimate.run_s = lambda *_: 60.0  # type: ignore[method-assign]
+        first = stack.inference().StreamGenerate(stream_request(max_tokens=10_000, ignore_eos=True))
+        await first.read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stack.inference().Generate(request(max_tokens=2), timeout=60.5)
+        assert grpc.StatusCode.DEADLINE_EXCEEDED is caught.value.code()
+        reason, facts = error_of(caught.value)
+        assert ("NOT_IN_TIME", "deadline") == (reason, facts["bound"])
         first.cancel()
 
 
