@@ -127,14 +127,15 @@ def whole(start: pb.Start, images: Images) -> pb.Start:
     return copy
 
 
-def refused_by_engine(detail: str, images: Images = (), *, elsewhere: bool = False) -> PenstockError:
-    """Turn an engine's objection into an error of the call: what it objects to passed our own checks.
+def refused_by_engine(start: pb.Start, images: Images, detail: str, *, elsewhere: bool = False) -> PenstockError:
+    """Turn an engine's objection to a start into an error of the call: what it objects to passed our own checks.
 
     `elsewhere`: another replica could do it, or this one later.
     """
     if elsewhere:
         return UnavailableError(detail)
-    field, told = "sampling", detail
+    # A request for vectors has no such field, and the engine does not say which of its inputs it was.
+    field, told = "" if start.HasField("pooling") else "sampling", detail
     if (named := _IMAGE.match(detail)) and int(named[1]) < len(images):
         field, told = images[int(named[1])][0], detail[named.end() :]
     return InvalidRequestError.of(field, f"refused by the engine: {EngineRequestError(told)}")

@@ -320,7 +320,7 @@ class Choice:
     def _failed(self, end: pb.AttemptEnd) -> None:
         if end.invalid_request and not self.tokens:
             self._note_attempt(end, AttemptOutcome.REFUSED)
-            self._fail(refused_by_engine(end.error, self.images))
+            self._fail(refused_by_engine(self.start, self.images, end.error))
             self._pool.release(self)
             return
         _LOG.error("choice.engine_failed", extra={"request": self.entry.request_id, "error": end.error})
@@ -348,7 +348,7 @@ class Choice:
                 # What is wrong is how it should go on, not what the client asked for.
                 self._fail_with_usage(refusal.detail)
             else:
-                self._fail(refused_by_engine(refusal.detail, self.images, elsewhere=refusal.elsewhere))
+                self._fail(refused_by_engine(self.start, self.images, refusal.detail, elsewhere=refusal.elsewhere))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
             self._misread_there(self._attempt)

@@ -111,7 +111,7 @@ async def test_copies_in_line_at_another_router_are_turned_away_too(tmp_path: Pa
         copies = [asyncio.create_task(_failure(stack.inference(1).StreamGenerate(ask))) for _ in range(3)]
         here, there = (router.pools["demo"] for router in stack.routers)
         await until(lambda: there.beat is not None and len(there.beat.positions) == 3)
-        content = content_digest(next(iter(there.choices.values())).start)
+        content = content_digest(next(iter(there.choices.values())).start, ())
         await here._context.queue.quarantine("router-0", Mark(content, "i1", 60_000))
 
         assert [("QUARANTINED", "i1")] * 3 == [

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.errors import GenerationFailedError
+from cluster.errors import GenerationFailedError, InvalidRequestError
 from cluster.queue.entries import Grant
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
@@ -45,6 +45,23 @@ def test_who_cannot_go_on_hears_why() -> None:
 
     assert isinstance(choice.error, GenerationFailedError)
     assert str(choice.error).endswith("; attempts lost: 1; this engine cannot resume penalties")
+
+
+@pytest.mark.parametrize(("part", "field"), [("sampling", "sampling"), ("pooling", "")])
+def test_what_an_engine_refuses_is_named_as_its_request_has_it(part: str, field: str) -> None:
+    """A request for vectors has no `sampling`."""
+    start = pb.Start()
+    getattr(start, part).SetInParent()
+    for refuse in ("end", "refusal"):
+        choice = Choice(0, entry("q"), start, Mock())
+        choice.run_on(Grant("q", "q.1", "r1"), Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, ""))
+        if refuse == "end":
+            end = pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, error="NaN", invalid_request=True)
+            choice.on_end(end)
+        else:
+            choice.on_refused(pb.Refusal(reason=pb.REFUSAL_REASON_INVALID, detail="NaN"))
+        assert isinstance(choice.error, InvalidRequestError)
+        assert [(field, "refused by the engine: NaN")] == [(v.field, v.description) for v in choice.error.violations]
 
 
 def _gap(choice: Choice) -> None:
