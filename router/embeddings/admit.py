@@ -194,7 +194,11 @@ class PoolingAdmission:
         pairs = _pairs(checked)
         most = _most(checked.cut, model)
         encoded = await self._catalog.encode_inputs(pool, pairs, most, tenant, keep_end=_keeps_end(checked.cut), of=of)
-        check_lengths([len(each.ids) for each in encoded], model, "documents")
+        lengths = [len(each.ids) for each in encoded]
+        if max(lengths) > model.max_context_tokens:
+            # A query that is too long by itself is what is wrong, and not the documents that it is read with.
+            await self._encode_all(checked.queries, None, pool, model, tenant, field="queries", of=of)
+        check_lengths(lengths, model, "documents")
         return encoded
 
     async def _encode_all(

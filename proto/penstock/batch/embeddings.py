@@ -149,7 +149,10 @@ def read_score(fields: Fields, request_class: RequestClass = RequestClass.STANDA
         probabilities=_activation(fields),
         options=_options(fields, request_class).to_proto(),
     )
-    written = {"queries": names[0], "documents": names[1]}
+    written = {}
+    for ours, name in zip(("queries", "documents"), names, strict=True):
+        # A text that is no list has no index.
+        written[f"{ours}*" if isinstance(found[name], str) else ours] = name
     return ScoreBody(request, 0, tuple(texts[1]), fields.leftovers(_KNOWN), written)
 
 

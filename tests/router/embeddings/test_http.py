@@ -206,6 +206,33 @@ async def test_texts_that_are_too_long_together_are_named_as_the_body_does(base:
     assert f"at most {MAX_REQUEST_TOKENS} tokens together" in answer["error"]["message"]
 
 
+LONG_TEXT = "word " * 2 * CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "more", "field"),
+    [
+        ("/v1/score", "vectors", {"text_1": LONG_TEXT, "text_2": ["a", "b"]}, "text_1"),
+        ("/v1/score", "vectors", {"text_1": "a", "text_2": LONG_TEXT}, "text_2"),
+        ("/v1/score", "vectors", {"queries": [LONG_TEXT], "items": ["a", "b"]}, "queries[0]"),
+        ("/v1/score", "vectors", {"queries": ["a"], "items": ["a", LONG_TEXT]}, "items[1]"),
+        ("/v1/score", "pairs", {"text_1": LONG_TEXT, "text_2": ["a", "b"]}, "text_1"),
+        ("/v1/score", "pairs", {"text_1": ["a", LONG_TEXT], "text_2": ["a", "b"]}, "text_1[1]"),
+        ("/v1/score", "pairs", {"text_1": "a", "text_2": ["a", LONG_TEXT]}, "text_2[1]"),
+        ("/rerank", "pairs", {"query": LONG_TEXT, "documents": ["a", "b"]}, "query"),
+        ("/rerank", "pairs", {"query": "a", "documents": ["a", LONG_TEXT]}, "documents[1]"),
+    ],
+)
+async def test_a_text_that_is_too_long_is_named_as_the_body_does(
+    base: str, path: str, model: str, more: dict[str, Any], field: str
+) -> None:
+    """Of a pair, too: it is the query where that alone leaves no room."""
+    status, answer, _ = await post(base, path, {"model": model, **more})
+    assert (400, field) == (status, answer["error"]["param"]), answer
+    assert f"maximum context length is {CONTEXT} tokens" in answer["error"]["message"]
+    assert 1 == answer["error"]["message"].count("maximum context length"), answer
+
+
 async def test_texts_of_classes_are_named_as_the_body_does(base: str) -> None:
     for form, field in (("word " * 2 * CONTEXT, "input"), (["a", "word " * 2 * CONTEXT], "input[1]")):
         _, answer, _ = await post(base, "/classify", {"model": "classes", "input": form})
