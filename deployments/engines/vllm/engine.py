@@ -384,7 +384,11 @@ class VllmEngine:
         for sequence in list(self._live.values()):
             gpu_seconds = self._gpu_seconds(sequence)
             self._forget(sequence, gpu_seconds)
-            sequence.end(FinishReason.ERROR, gpu_seconds=gpu_seconds, error=error, engine_died=bool(self._death))
+            # Of output that was complete only the slot was not free yet.
+            done = sequence.finish_reason
+            reason = done if done in (FinishReason.STOP, FinishReason.LENGTH) else FinishReason.ERROR
+            why = error if reason is FinishReason.ERROR else ""
+            sequence.end(reason, gpu_seconds=gpu_seconds, error=why, engine_died=bool(self._death))
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
         return sequence.share(self._meter.clock.total()) * self._pool.ranks

@@ -343,6 +343,28 @@ async def test_a_long_prompt_on_a_slow_machine_is_no_hang() -> None:
     assert await hung(engine, 20.0, prompt_tokens=2000)
 
 
+async def test_output_that_was_complete_when_its_engine_died_is_complete() -> None:
+    """Only its slot was not free yet. Run again elsewhere, it would wait there for a replica and for nothing else."""
+    engine = engine_with(Frontend())
+    engine._release = SimpleNamespace(add=lambda _: None)  # type: ignore[assignment]
+    whole, other = Sink(), Sink()
+    sequence = await begin(engine, whole)
+    await engine.submit("b", spec(), other)
+    sequence.text.match = "stop"  # type: ignore[misc]
+    sequence.take(output(7), time.monotonic())
+    engine.on_step(stats(2), time.monotonic())
+    assert whole.end is None
+    engine.on_death(RuntimeError("gone"))
+
+    assert whole.end is not None
+    assert other.end is not None
+    assert (FinishReason.STOP, "stop", "") == (whole.end.reason, whole.end.stop_match, whole.end.error)
+    assert (FinishReason.ERROR, "the engine died: gone") == (other.end.reason, other.end.error)
+    # So that nothing more is started there.
+    assert whole.end.engine_died
+    assert other.end.engine_died
+
+
 async def test_an_engine_that_never_started_takes_nothing_and_can_be_closed() -> None:
     engine = VllmEngine(PoolSettings(model="demo"), "demo")
     with pytest.raises(EngineDeadError, match="has not started"):
