@@ -118,7 +118,9 @@ class JobLeaseLostError(PenstockError):
 
 
 class GenerationFailedError(PenstockError):
-    """A request that could not continue: its engine failed, or its client came back too late."""
+    """A request that could not continue: its engine failed, its output can't satisfy its constraint, or its client came
+    back too late.
+    """
 
     reason = "GENERATION_FAILED"
     remedy = "Send the request anew. The error says how many tokens were delivered."

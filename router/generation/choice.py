@@ -318,13 +318,20 @@ class Choice:
         self._pool.release(self)
 
     def _failed(self, end: pb.AttemptEnd) -> None:
-        if end.invalid_request and not self.tokens:
+        if end.invalid_request and not (self.tokens and self.state is ChoiceState.STOPPING):
             self._note_attempt(end, AttemptOutcome.REFUSED)
-            self._fail(refused_by_engine(self.start, self.images, end.error))
-            self._pool.release(self)
+            self._refuse(end.error)
             return
         _LOG.error("choice.engine_failed", extra={"request": self.entry.request_id, "error": end.error})
         self._lose(Failure.ENGINE_DIED if end.engine_died else Failure.ENGINE, end)
+
+    def _refuse(self, detail: str, *, elsewhere: bool = False) -> None:
+        if self.tokens:
+            # What is wrong is how it goes on, and the client has what came before.
+            self._fail_with_usage(detail)
+        else:
+            self._fail(refused_by_engine(self.start, self.images, detail, elsewhere=elsewhere))
+        self._pool.release(self)
 
     def on_refused(self, refusal: pb.Refusal) -> None:
         """Learn that a start or attach was refused."""
@@ -344,12 +351,7 @@ class Choice:
                 self._leave_place(acknowledge=False, queued_at=self.queued_at)
                 self._pool.refuse(self)
                 return
-            if self.tokens:
-                # What is wrong is how it should go on, not what the client asked for.
-                self._fail_with_usage(refusal.detail)
-            else:
-                self._fail(refused_by_engine(self.start, self.images, refusal.detail, elsewhere=refusal.elsewhere))
-            self._pool.release(self)
+            self._refuse(refusal.detail, elsewhere=refusal.elsewhere)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
             self._misread_there(self._attempt)
         elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and self._at_clients_offset:

@@ -64,6 +64,23 @@ def test_what_an_engine_refuses_is_named_as_its_request_has_it(part: str, field:
         assert [(field, "refused by the engine: NaN")] == [(v.field, v.description) for v in choice.error.violations]
 
 
+def test_output_that_can_not_satisfy_its_constraint_is_not_tried_again() -> None:
+    """Another engine would take the last token of such output for its end, and call it complete."""
+    pool = Mock(recovery=RecoveryLimits(3, 60.0, 60.0))
+    choice = Choice(0, entry("q", max_tokens=9), pb.Start(), pool)
+    choice.run_on(Grant("q", "q.1", "r1"), Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, ""))
+    choice.on_delta(0, [1], "", [])
+    end = pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=1, gpu_seconds=0.5, invalid_request=True)
+    end.error = "the constraint can't be followed: NoExtension"
+    choice.on_end(end)
+
+    assert isinstance(choice.error, GenerationFailedError)
+    assert str(choice.error).endswith("can't go on after 1 token; the constraint can't be followed: NoExtension")
+    assert ([0.5], 0) == ([ran.gpu_seconds for ran in choice.metering.receipts()], choice.error.attempts)
+    pool.requeue.assert_not_called()
+    pool.note_loss.assert_not_called()
+
+
 def _gap(choice: Choice) -> None:
     choice.on_delta(5, [9], "z", [])
 
