@@ -1,8 +1,9 @@
-"""Errors name the fields of a body, not those of the gRPC API."""
+"""Errors over HTTP: fields have the names of a body, and retries the times of gRPC."""
 
 from __future__ import annotations
 
 import pytest
+from google.rpc import code_pb2, error_details_pb2
 
 from cluster.errors import (
     GenerationFailedError,
@@ -10,6 +11,7 @@ from cluster.errors import (
     JobExistsError,
     KeyReusedError,
     ModelChangedError,
+    PenstockError,
     QuotaExceededError,
     UnauthenticatedError,
     UnavailableError,
@@ -17,6 +19,8 @@ from cluster.errors import (
 from router.http.bodies import name_in
 from router.http.errors import http_error
 from router.http.responses.places import place_of
+from router.status import to_rpc_status
+from tests.router.test_status import CASES
 
 
 @pytest.mark.parametrize(
@@ -127,3 +131,17 @@ def test_who_is_not_known_is_told_how_to_say_who_it_is() -> None:
 )
 def test_a_quota_is_a_sentence(quota: str, expected: str) -> None:
     assert expected == http_error(QuotaExceededError("demo", "acme", quota, 2, 1.0)).message
+
+
+@pytest.mark.parametrize("error", [case[0] for case in CASES], ids=lambda error: type(error).__name__)
+def test_http_tells_of_a_retry_what_grpc_tells(error: PenstockError) -> None:
+    """Ids of a model that has gone are the exception: clients of HTTP APIs would send the same ones again."""
+    status = to_rpc_status(error)
+    retry, wait_ms = error_details_pb2.RetryInfo(), None
+    if any(detail.Unpack(retry) for detail in status.details) and not isinstance(error, ModelChangedError):
+        wait_ms = str(round(1000 * retry.retry_delay.ToTimedelta().total_seconds()))
+    found = http_error(error)
+    headers = found.headers()
+    assert code_pb2.Code.Name(status.code) == found.counted
+    assert ("true" if wait_ms else "false", wait_ms) == (headers["x-should-retry"], headers.get("retry-after-ms"))
+    assert wait_ms is None or found.status in (429, 503)
