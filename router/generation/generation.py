@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
-from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
+from cluster.errors import GenerationFailedError, PenstockError, ShuttingDownError, TakenOverError
 from cluster.telemetry.tracing.context import RequestTrace
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
@@ -27,10 +27,11 @@ from router.generation.wait import EarlierRefusals
 from router.news import News
 from router.validation.values import Prompt
 
-"""How often a waiting client hears its position."""
 UNHURRIED_S = 0.5
 """How long output collects for a client that does not stream it, seconds."""
 _ANY_NUMBER = 1 << 30
+_GOES_ON = TakenOverError | ShuttingDownError
+"""Errors of a call whose choices others have, or will have, one after another."""
 
 
 class Generation:
@@ -50,12 +51,8 @@ class Generation:
         trace: RequestTrace | None = None,
     ) -> None:
         """`wait_s` estimates the rest of a choice's wait; `arrived_at` and `admitted_at` are monotonic seconds."""
-        self.request_id = ticket.request_id
-        self.pool = ticket.pool
-        self.tenant = ticket.tenant
-        self.choices = tuple(choices)
-        self.ticket = ticket
-        self._secret = secret
+        self.request_id, self.pool, self.tenant = ticket.request_id, ticket.pool, ticket.tenant
+        self.choices, self.ticket, self._secret = tuple(choices), ticket, secret
         self.router_id, self.arrived_at, self.admitted_at = router_id, arrived_at, admitted_at
         self.origin = call_origin()
         self.task, self.labels = ModelTask.GENERATE, tuple[str, ...]()
@@ -179,9 +176,9 @@ class Generation:
         self._news.set()
         if self._over():
             self._tell_over()
-        elif (error := self.error) is not None:
-            # One choice failed: the others can't make the request whole, whether their client reads or not.
-            self.stop(error)
+        elif self._way is not None and not (self.left or isinstance(self.error, _GOES_ON | None)):
+            # The others can't make the request whole, and its writer may have to wait for the client.
+            self.cancel()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -221,6 +218,9 @@ class Generation:
                 self._end(events[-1].finished)
             else:
                 self._news.set()
+        elif (error := self.error) is not None:
+            # One choice failed: the others can't make the request whole.
+            self.stop(error)
         return events
 
     def when_over(self, call: Callable[[], None] | None) -> None:

@@ -210,6 +210,20 @@ async def test_choices_that_wait_with_output_go_on_in_a_call_that_takes_them_one
         assert [600, 600] == [tokens_of(begun, index) + tokens_of(events, index) for index in range(2)]
 
 
+async def test_all_choices_of_a_router_that_stops_go_on(stack: Stack) -> None:
+    """They are left one after another, and the first one's end is no reason to stop the second."""
+    wanted = {**LONG, "n": 2}
+    first = stack.inference(0).StreamGenerate(stream_request(**wanted))
+    begun = await read_until(first, 40)
+    assert 1 == stack.routers[0]._inference.park()  # type: ignore[attr-defined]
+    events = await collect(stack.inference(1).StreamGenerate(again(begun, **wanted)))
+    assert [600, 600] == [tokens_of(begun, index) + tokens_of(events, index) for index in range(2)]
+    assert 2 == len(events[-1].finished.receipt.attempts)
+    with pytest.raises(grpc.aio.AioRpcError) as stopped:
+        await collect(first)
+    assert "SHUTTING_DOWN" == error_of(stopped.value)[0]
+
+
 async def test_errors_of_one_of_several_choices_name_the_request(stack: Stack) -> None:
     """Its name in the queue ends with the choice's number, and is of no use to a client."""
     wanted = {**LONG, "n": 2}
