@@ -67,8 +67,7 @@ class Pool:
     ) -> None:
         """`open_cell` opens a cell of the queue: once for this loop, and once for the thread that renews the lease."""
         queue_settings, router_settings = settings.queue, settings.router
-        self.name = name
-        self.settings = settings.pools[name]
+        self.name, self.settings = name, settings.pools[name]
         self.closing = False
         """Whether the pool is being removed: it takes no new requests."""
         self.queue_settings = queue_settings
@@ -89,8 +88,8 @@ class Pool:
         """Requests that were left to other routers."""
         self._watch = TaskOwner(f"pool.{name}.watch")
         self.cells = PoolCells(name, self.settings.cells, queue_settings, open_cell)
-        context = PoolContext(name, router_id, self.cells.queue, TaskOwner(f"pool.{name}"), ChoiceTable())
-        self._context = context
+        self._context = PoolContext(name, router_id, self.cells.queue, TaskOwner(f"pool.{name}"), ChoiceTable())
+        context = self._context
         self.keys = ClientKeys(context, queue_settings.max_result_mb)
         self.choices = context.choices
         self.replicas = ReplicaSet(
@@ -111,12 +110,9 @@ class Pool:
         self.releases = Releases(context, lambda mail: self.mailbox.deliver(mail), self.resubmit.submit)
         grace_s, membership = queue_settings.attach_grace_s, self._membership
         self.adoption = Adoption(context, membership, self.replicas, grace_s, self.take, lambda: self.resubmit.run_id)
-        self.mailbox = Mailbox(
-            context, membership, self.replicas, self.adoption, self.releases, self.resubmit, parked=self._parked
-        )
-        self._translations = Translations(
-            context, self.releases, lambda grant: self.mailbox.granted(grant), membership.started
-        )
+        ways = self.adoption, self.releases, self.resubmit
+        self.mailbox = Mailbox(context, membership, self.replicas, *ways, parked=self._parked)
+        self._translations = Translations(context, self.releases, self.mailbox.granted, membership.started)
         self.quarantine = Quarantine(context, router_settings.quarantine_s, self._line_up)
         self.reconciler = Reconciler(
             context,

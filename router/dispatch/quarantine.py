@@ -91,7 +91,9 @@ class Quarantine:
         left = [name for name in names if (choice := self._choices.get(name)) is not None and not self._dismiss(choice)]
         convicted = self._suspects.death(left)
         if convicted is not None and (choice := self._choices.get(convicted)) is not None:
-            mark = Mark(content_digest(choice.start, choice.images), secrets.token_hex(8), round(self._quarantine_s * 1000))
+            mark = Mark(
+                content_digest(choice.start, choice.images), secrets.token_hex(8), round(self._quarantine_s * 1000)
+            )
             self._owner.spawn(self._convict(convicted, mark), "convict")
         self._run_canary()
 

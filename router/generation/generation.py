@@ -63,26 +63,24 @@ class Generation:
         self.plain_prompt = False
         """Whether the prompt was a text or token ids, and not a conversation."""
         self.prompt: Prompt | None = None
-        """What the client sent, where its span is to show it."""
+        """What the client sent, where its span shows it."""
         self.since_ms = 0
         """Arrival of the request's first call as its resume token has it, milliseconds since the Unix epoch; else 0."""
         self.refused: EarlierRefusals | None = None
         """Refusals of the same call before it was let in."""
-        self._wait_s = wait_s
-        self._unenforced = unenforced
+        self._wait_s, self._unenforced = wait_s, unenforced
         self._news = News()
         self._news.set()
         self._hurried = True
         """Somebody reads as it comes: positions are told, and no choice's first token waits."""
-        self._finished = False
-        self._tell_over: Callable[[], None] = nothing
+        self._finished, self._tell_over = False, nothing
         self._enough = 1
         """Tokens of a choice that are worth a message."""
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Set while output collects."""
         self._way: DirectWriter | None = None
-        self.on_close: Callable[[], None] = nothing
+        self.on_close = nothing
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
 
