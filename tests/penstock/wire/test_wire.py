@@ -69,7 +69,7 @@ sampling = st.builds(
     structured=st.none() | structured,
 )
 capabilities_values = st.builds(
-    Capabilities, *[st.integers(0, 20) if name == "max_logprobs" else st.booleans() for name in Capabilities.__slots__]
+    Capabilities, *[st.integers(0, 20) if name.startswith("max_") else st.booleans() for name in Capabilities.__slots__]
 )
 token_logprobs = st.builds(TokenLogprob, token_id=ids, logprob=st.floats(-9999, 0, width=32))
 
