@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,8 @@ MAX_IMAGES = 64
 """Most images of a prompt, whatever vLLM allows: it sets no limit by default."""
 MAX_PIXELS_TOGETHER = 256_000_000
 """Most pixels of a prompt's images. They are decoded together, in three bytes each."""
+_DECODED = 2
+"""Prompts whose images are decoded at the same time: one is processed meanwhile."""
 _KEPT = 64
 """Answers that are kept."""
 _IMAGE = "image"
@@ -54,8 +57,8 @@ class ImageContent:
 class ImageReader:
     """Reader of images for one model. A model that takes none has one too.
 
-    vLLM's processors are not thread-safe, and vLLM uses one of them in a thread of its own at the start. All work is
-    done in that thread, one prompt after another.
+    vLLM's processors are not thread-safe, and vLLM uses one of them in a thread of its own at the start. They work in
+    that thread, one prompt after another. Files are decoded in another one, so that large ones hold up no measuring.
     """
 
     def __init__(self, inputs: Any, config: Any) -> None:
@@ -63,6 +66,8 @@ class ImageReader:
         self._inputs = inputs
         self._config = config
         self._placeholder: Placeholder | None = None
+        self._decoder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="images")
+        self._room = asyncio.Semaphore(_DECODED)
         self._expanded: dict[tuple[tuple[int, int], ...], list[tuple[int, ...]]] = {}
         self.digest = ""
         """Digest of what images of some sizes become; empty where the model takes none."""
@@ -92,7 +97,7 @@ class ImageReader:
         if not most or self._config.runner_type != "generate":
             return
         try:
-            self._placeholder = await self._in_thread(self._find)
+            self._placeholder = await self._with_processor(self._find)
             self.most = most
             await try_out()
             self.digest = await self._told_apart()
@@ -120,7 +125,7 @@ class ImageReader:
         self._check_number(len(key))
         self._check_pixels(key)
         if (found := self._expanded.get(key)) is None:
-            found = await self._in_thread(partial(self._expand, key))
+            found = await self._with_processor(partial(self._expand, key))
             if len(self._expanded) >= _KEPT:
                 del self._expanded[next(iter(self._expanded))]
             self._expanded[key] = found
@@ -132,11 +137,15 @@ class ImageReader:
         Raises:
             EngineRequestError: a file is broken, the model can't take the images, or the prompt has not their tokens.
         """
-        return await self._in_thread(partial(self._read, spec))
+        self._check_number(len(spec.images))
+        async with self._room:
+            decode = partial(self._decode, spec)
+            pictures = await asyncio.get_running_loop().run_in_executor(self._decoder, decode)
+            return await self._with_processor(partial(self._put, spec, pictures))
 
-    # --- in the thread ------------------------------------------------------------------------------------------------
+    # --- in threads ---------------------------------------------------------------------------------------------------
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+    async def _with_processor(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._inputs.renderer._mm_executor, work)
 
     def _find(self) -> Placeholder:
@@ -154,10 +163,11 @@ class ImageReader:
         found = self._process_alone([_blank(size) for size in sizes])
         return [ids for ids, _ in _parts(found)]
 
-    def _read(self, spec: GenerationSpec) -> ImageContent:
-        self._check_number(len(spec.images))
+    def _decode(self, spec: GenerationSpec) -> list[Image]:
         self._check_pixels([_of_file(number, size_of, image.data) for number, image in enumerate(spec.images)])
-        pictures = [_of_file(number, pixels_of, image.data) for number, image in enumerate(spec.images)]
+        return [_of_file(number, pixels_of, image.data) for number, image in enumerate(spec.images)]
+
+    def _put(self, spec: GenerationSpec, pictures: Sequence[Image]) -> ImageContent:
         # vLLM's caches of images know them by these names. Those of another salt are never found: otherwise a tenant
         # could tell by the time what images another one has sent.
         salt = spec.cache_salt.encode()

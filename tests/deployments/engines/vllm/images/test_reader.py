@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from deployments.engines.vllm.images.reader import ImageReader
 from tests.deployments.engines.recorder import greedy
 from tests.support.pictures import BLUE, RED, picture, written
 from tests.support.vision_model import make_vision_model
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -108,6 +110,31 @@ async def test_the_cache_that_mirrors_the_engine_process_sees_nothing(reader: Im
     assert not inputs.renderer.mm_processor_cache.is_cached_item(name)
     again = await reader.read(spec)
     assert again.tensors["image"][0] is not None
+
+
+async def test_images_are_measured_while_others_are_decoded(
+    reader: ImageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = await spec_of(reader, picture(91, 92))
+    goes_on, decoding, most = threading.Event(), [0], [0]
+
+    def held(data: bytes) -> Image.Image:
+        decoding[0] += 1
+        most[0] = max(most[0], decoding[0])
+        assert goes_on.wait(60)
+        decoding[0] -= 1
+        return pixels_of(data)
+
+    monkeypatch.setattr("deployments.engines.vllm.images.reader.pixels_of", held)
+    reads = [asyncio.create_task(reader.read(spec)) for _ in range(4)]
+    await until(lambda: decoding[0] == 1)
+    assert 1 == len(await reader.expand([(93, 94)]))
+    # One that is cancelled makes room, and is not waited for.
+    reads[2].cancel()
+    goes_on.set()
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    assert [False, False, True, False] == [isinstance(each, asyncio.CancelledError) for each in found]
+    assert 1 == most[0]
 
 
 async def test_work_is_done_in_one_thread(reader: ImageReader, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
