@@ -111,8 +111,11 @@ class ImageReader:
         """Return the digest of the processor. Two replicas with one tokenizer may still have two processors."""
         known = hashlib.sha256(repr((self.text, self.ids)).encode())
         for sizes in _TRIALS:
-            found = await self.expand(sizes) if len(sizes) <= self.most else []
-            known.update(repr(found).encode())
+            try:
+                known.update(repr(await self.expand(sizes)).encode())
+            except EngineRequestError as error:
+                # Not every model takes images of every size, or several.
+                known.update(repr(str(error)).encode())
         return known.hexdigest()
 
     async def expand(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:

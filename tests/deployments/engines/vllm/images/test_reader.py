@@ -211,6 +211,26 @@ async def test_a_model_whose_image_can_not_be_tried_takes_none(inputs: Any, capl
             await call
 
 
+async def test_a_model_may_refuse_images_of_some_sizes(inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = ImageReader._process
+
+    def refuse_wide(self: ImageReader, prompt: list[int], pictures: Any, *names: Any) -> Any:
+        if any(each.width > 1_000 for each in pictures):
+            raise ValueError("too wide")
+        return process(self, prompt, pictures, *names)
+
+    async def digest() -> str:
+        reader = ImageReader(inputs, inputs.model_config)
+        await reader.learn(nothing)
+        assert 3 == reader.most
+        return reader.digest
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageReader, "_process", refuse_wide)
+        refusing = await digest()
+    assert "" != refusing != await digest()
+
+
 async def test_an_engine_that_dies_of_an_image_does_not_start(inputs: Any) -> None:
     async def die() -> None:
         raise EngineDeadError("the engine died")
