@@ -52,6 +52,7 @@ async def test_the_official_sdks_for_node_work(target: Target, tmp_path: Path) -
         MODEL=target.model,
         TOOL_MODEL=target.tool_model,
         EMBEDDING_MODEL=target.embedding_model,
+        IMAGE_MODEL=target.image_model,
         API_KEY=target.key,
         SIMULATED="1" if target.simulated else "",
     )

@@ -1,7 +1,7 @@
 // Calls a server with the official SDKs of OpenAI and Anthropic for Node.js.
 //
 // BASE_URL is the server without /v1, MODEL a model for conversations, TOOL_MODEL one that calls the tool `weather`.
-// EMBEDDING_MODEL and API_KEY may be empty. SIMULATED=1: engines can't shape answers, and must refuse to.
+// EMBEDDING_MODEL, IMAGE_MODEL and API_KEY may be empty. SIMULATED=1: engines can't shape answers, and must refuse to.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,7 +11,7 @@ import OpenAI, { toFile } from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-const { BASE_URL, MODEL, TOOL_MODEL = MODEL, EMBEDDING_MODEL, API_KEY, SIMULATED } = process.env;
+const { BASE_URL, MODEL, TOOL_MODEL = MODEL, EMBEDDING_MODEL, IMAGE_MODEL, API_KEY, SIMULATED } = process.env;
 assert.ok(BASE_URL && MODEL, "BASE_URL and MODEL must be set");
 
 const apiKey = API_KEY || "none";
@@ -204,4 +204,35 @@ test("anthropic: tokens and models", async () => {
 test("anthropic: errors have their classes", async () => {
   const unknown = anthropic.messages.create({ model: "no-such-model", messages, max_tokens: 1 });
   await assert.rejects(unknown, (error) => error instanceof Anthropic.NotFoundError && Boolean(error.requestID));
+});
+
+// One red pixel.
+const data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC";
+const url = `data:image/png;base64,${data}`;
+
+test("images are seen in chats, responses and messages", { skip: !IMAGE_MODEL }, async () => {
+  const ask = { model: IMAGE_MODEL, temperature: 0 };
+  const tokens = {
+    chat: async (...parts) => {
+      const content = [{ type: "text", text: "What is this?" }, ...parts];
+      const found = await openai.chat.completions.create({ ...ask, max_tokens: 4, messages: [{ role: "user", content }] });
+      return found.usage.prompt_tokens;
+    },
+    response: async (...parts) => {
+      const content = [{ type: "input_text", text: "What is this?" }, ...parts];
+      const input = [{ role: "user", content }];
+      return (await openai.responses.create({ ...ask, max_output_tokens: 16, store: false, input })).usage.input_tokens;
+    },
+    message: async (...parts) => {
+      const content = [{ type: "text", text: "What is this?" }, ...parts];
+      const found = await anthropic.messages.countTokens({ model: IMAGE_MODEL, messages: [{ role: "user", content }] });
+      return found.input_tokens;
+    },
+  };
+  const parts = {
+    chat: { type: "image_url", image_url: { url } },
+    response: { type: "input_image", image_url: url, detail: "auto" },
+    message: { type: "image", source: { type: "base64", media_type: "image/png", data } },
+  };
+  for (const api of Object.keys(tokens)) assert.ok((await tokens[api](parts[api])) > (await tokens[api]()), api);
 });
