@@ -27,7 +27,8 @@ WITHOUT = """## Errors without a reason
 - gRPC itself answers some calls before Penstock sees them: `UNIMPLEMENTED` for an unknown method, `RESOURCE_EXHAUSTED`
 for a message above `router.max_message_bytes`.
 - A lost connection is `UNAVAILABLE`, a deadline that the client's own gRPC library notices `DEADLINE_EXCEEDED`.
-- The Python client has two words of its own. `UNREACHABLE`: no router answered; the message says what to try.
+- The Python client has three words of its own. `UNREACHABLE`: no router answered; the message says what to try.
+`MESSAGE_TOO_LARGE`: a request or an answer is longer than its receiver takes; the message has both lengths.
 `PROTOCOL`: an answer broke the protocol; something between client and router changed it, or their releases do not
 fit."""
 

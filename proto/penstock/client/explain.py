@@ -14,6 +14,10 @@ DEADLINE = "DEADLINE"
 UNREACHABLE = "UNREACHABLE"
 """Reason of a call that no router answered."""
 
+TOO_LARGE = "MESSAGE_TOO_LARGE"
+"""Reason of a call whose request or answer is longer than its receiver takes."""
+
+_LENGTHS = re.compile(r"(CLIENT: )?Received message larger than max \((\d+) vs\. (\d+)\)")
 _LAST_ERROR = re.compile(r"last error: (?:UNKNOWN|UNAVAILABLE): ")
 _TLS_MEETS_PLAINTEXT = ("WRONG_VERSION_NUMBER", "wrong version number", "SSL_ERROR_SSL: error:100000f7")
 _BAD_CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "Peer name", "not in peer cert")
@@ -42,6 +46,11 @@ class Attempt:
             text = str(error)
             remedy = "the connection was lost." if begun and _has(text, _CLOSED) else self._remedy(text)
             return _said(error, f"{self.target}: {remedy} gRPC says: {_short(text)}", UNREACHABLE)
+        if (lengths := _LENGTHS.search(str(error))) and not error.reason:
+            here, found, most = lengths.groups()
+            message = f"the request has {found} bytes, and {self.target} takes {most} (router.max_message_bytes)"
+            answer = f"the answer of {self.target} has {found} bytes, and this client takes {most}"
+            return _said(error, answer if here else message, TOO_LARGE)
         return error
 
     def _remedy(self, text: str) -> str:

@@ -43,7 +43,7 @@ class ErrorDetails:
 
     reason: str = ""
     """A stable word, such as QUEUE_FULL. The client's own words are UNREACHABLE (no router answered), DEADLINE (as
-    routers say it) and PROTOCOL; empty for other errors that did not come from a router."""
+    routers say it), MESSAGE_TOO_LARGE and PROTOCOL; empty for other errors that did not come from a router."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     violations: tuple[FieldViolation, ...] = ()
     retry_after: float | None = None

@@ -174,3 +174,23 @@ async def test_a_watch_that_worked_and_broke_is_not_taken_for_a_wrong_setting(ki
         await (watch() if kind is AsyncClient else asyncio.to_thread(watch_in_thread))
     assert f"{target}: the connection was lost. gRPC says: Socket closed" == str(told.value)
     await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        ("SERVER: ", "the request has 20 bytes, and a router takes 16 (router.max_message_bytes)"),
+        ("CLIENT: ", "the answer of a router has 20 bytes, and this client takes 16"),
+    ],
+)
+def test_a_message_that_is_too_long_is_told_with_both_lengths(side: str, said: str) -> None:
+    text = f"{side}Received message larger than max (20 vs. 16)"
+    raw = api.PenstockClientError(text, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    told = Attempt("a router", tls=False, timeout=None).explained(raw)
+    assert ("MESSAGE_TOO_LARGE", said) == (told.reason, str(told))
+
+
+def test_an_error_of_a_router_keeps_its_own_words() -> None:
+    text = "Received message larger than max (20 vs. 16)"
+    raw = api.PenstockClientError(text, grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorDetails(reason="QUEUE_FULL"))
+    assert raw is Attempt("a router", tls=False, timeout=None).explained(raw)
