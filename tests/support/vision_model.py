@@ -17,7 +17,7 @@ IMAGE_TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: "
     "{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}"
-    "{% endif %}\n{% endfor %}assistant:"
+    "{% endif %}{{ '\n' }}{% endfor %}assistant:"
 )
 """Chat template that writes images itself."""
 TEXT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content + '\n' }}{% endfor %}assistant:"
