@@ -163,7 +163,8 @@ class VllmEngine:
         params = self._up.translate(spec)
         if (parsed := parse_sequence(self._up.parsers, spec)) is not None:
             params = parsed.adjust(params)
-        if (constraint := spec.sampling.structured) is not None and (ignored := self._gap(constraint)) is not None:
+        compiler, constraint = self._pool.vllm.structured_output.compiler, spec.sampling.structured
+        if constraint is not None and (ignored := silent_gap(compiler, constraint)) is not None:
             raise EngineRequestError(ignored)
         kind = VllmSequence if spec.pooling is None else PooledSequence
         sequence = kind(sequence_id, spec, sink, self, time.monotonic())
@@ -318,13 +319,10 @@ class VllmEngine:
         ended, self._ended = self._ended, []
         if stats is not None:
             count_step(self._meter, stats, ended, ended_at)
-        stopped = []
         for sequence in ended:
             if sequence.left_engine:
                 self._slot_free(sequence)
-            else:
-                stopped.append(sequence)
-        if stopped:
+        if stopped := [sequence for sequence in ended if not sequence.left_engine]:
             self._free(stopped)
 
     def on_death(self, error: Exception) -> None:
@@ -336,9 +334,6 @@ class VllmEngine:
         self._end_all(self._death)
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _gap(self, constraint: StructuredOutput) -> str | None:
-        return silent_gap(self._pool.vllm.structured_output.compiler, constraint)
 
     @property
     def _judge(self) -> Judge:
