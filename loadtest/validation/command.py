@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from cluster.plural import counted
 from cluster.terminal.console import messages, screen
 from loadtest.validation.errors import Errors, errors
 from loadtest.validation.fit import fit
-from loadtest.validation.flags import FILLING
 from loadtest.validation.model import EngineModel, Expected, expect
 from loadtest.validation.profiled import profile_of, write_profile
 from loadtest.validation.recorded import FilledIn, RecordedRun, read_run
@@ -26,6 +25,7 @@ from loadtest.validation.report import error_table, sentences
 
 _FIT = (1, 100)
 """Default part of a run that its own rest is predicted from, in requests."""
+_FILLING = tuple(field.name for field in fields(FilledIn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def run_validate(options: argparse.Namespace, found: Collection[str]) -> int:
         TraceError: a run cannot be read.
         SettingsError: the part is not in the run, nothing is left to predict, or a flag has no effect.
     """
-    told = FilledIn(*(getattr(options, name) if name in found else 0 for name in FILLING))
+    told = FilledIn(*(getattr(options, name) if name in found else 0 for name in _FILLING))
     run = read_run(Path(options.validate), told)
     # With two runs the flag may be about the other one.
     expected = expect(run, "" if options.gpu is None or (options.fit_on and run.gpu) else options.gpu)
@@ -96,7 +96,7 @@ def _fit(options: argparse.Namespace, run: RecordedRun, expected: Expected, told
 
 def _check_told(told: FilledIn, *runs: RecordedRun) -> None:
     """Refuse flags that fill in nothing."""
-    for name in FILLING:
+    for name in _FILLING:
         if getattr(told, name) and not any(getattr(run.told, name) for run in runs):
             raise SettingsError(
                 f"{name.replace('_', '-')} has no effect: the run tells its own, got {getattr(told, name)}"

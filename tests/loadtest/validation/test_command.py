@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from cluster.cli.main import main
 from loadtest.plan.profiled import engine_of
 from loadtest.profile.stored import read_profile
 from loadtest.traces import TraceRequest
+from loadtest.validation.flags import FILLING
+from loadtest.validation.recorded import FilledIn
 from tests.loadtest.validation.test_fit import ENGINE, TRUE, change, record
 
 
@@ -133,3 +136,7 @@ def test_a_profile_is_of_one_engine(
     assert 2 == status
     assert "save-profile: a profile is of one engine, and the run's has 2 data parallel ranks" in err
     assert not (tmp_path / "x.json").exists()
+
+
+def test_every_fact_that_a_recorder_may_leave_out_has_a_flag() -> None:
+    assert tuple(field.name for field in fields(FilledIn)) == FILLING
