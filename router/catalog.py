@@ -133,7 +133,8 @@ class Catalog:
         self, pool: Pool, prompt: Prompt, tenant: str, of: Announcement | None = None, *, whole: bool = False
     ) -> tuple[ModelInfo, Encoded]:
         """Return the model of a pool, or of one of its replicas, and a prompt in its tokens. Tenants take turns with
-        long prompts, because quotas apply only later. `whole`: also of a text that is far too long for the model.
+        long prompts and new sizes of images, because quotas apply only later. `whole`: also of a text that is far too
+        long for the model.
 
         Raises:
             NoReplicaError: for the reasons of `model`, or no replica can say what images become. A prompt of token ids
@@ -148,7 +149,7 @@ class Catalog:
             return info, Encoded(await self._ids(tokenizer, info, prompt, tenant, whole=whole))
         check_images(info, prompt)
         ids = await self._ids(tokenizer, info, prompt, tenant, whole=whole)
-        tokens = await self._image_tokens.of(pool, info, prompt)
+        tokens = await self._image_tokens.of(pool, info, prompt, tenant)
         return info, with_images(ids, info.image_ids, images, tokens)
 
     async def _ids(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from cluster.errors import InvalidRequestError, LinkError, NoReplicaError
 from cluster.models import ModelInfo
 from router.dispatch.pool import Pool
+from router.tokens.fair_turns import FairTurns
 from router.tokens.template import FIELD
 from router.validation import ChatPrompt
 
@@ -17,6 +18,10 @@ _LOG = logging.getLogger(__name__)
 _LATER_S = 1.0
 REMEMBERED_TOKENS = 1 << 20
 """Tokens that a router remembers, of 4 bytes each. Applications send images of the same few sizes."""
+_OVERHEAD = 128
+"""Tokens that what else is kept of an image takes as much room as."""
+ASKING = 4
+"""Most questions of a router to the replicas of a pool at the same time. Each answers one after another."""
 
 Sizes = tuple[tuple[int, int], ...]
 """Width and height of each image of a prompt."""
@@ -29,9 +34,12 @@ class ImageTokens:
         self._known: OrderedDict[tuple[str, Sizes], tuple[array[int], ...]] = OrderedDict()
         self._held = 0
         """Number of remembered tokens."""
+        self._turns: dict[str, FairTurns] = {}
+        """Turns of the tenants by pool."""
 
-    async def of(self, pool: Pool, info: ModelInfo, prompt: ChatPrompt) -> Sequence[Sequence[int]]:
-        """Return the tokens of each image of a conversation.
+    async def of(self, pool: Pool, info: ModelInfo, prompt: ChatPrompt, tenant: str) -> Sequence[Sequence[int]]:
+        """Return the tokens of each image of a conversation. Tenants take turns with sizes that are not known yet: an
+        answer may take seconds of a replica, and quotas apply only later.
 
         Raises:
             InvalidRequestError: the model can't take these images.
@@ -39,10 +47,13 @@ class ImageTokens:
         """
         sizes = tuple((image.width, image.height) for _field, image in prompt.images())
         key = info.tokenizer_digest, sizes
-        if (known := self._known.get(key)) is not None:
-            self._known.move_to_end(key)
+        if (known := self._remembered(key)) is not None:
             return known
-        found = await self._ask(pool, info, sizes)
+        async with self._turns.setdefault(pool.name, FairTurns(ASKING)).turn(tenant):
+            # Another request has often asked meanwhile.
+            if (known := self._remembered(key)) is not None:
+                return known
+            found = await self._ask(pool, info, sizes)
         if key not in self._known:
             self._known[key] = found
             self._held += _size(found)
@@ -50,6 +61,11 @@ class ImageTokens:
             _key, forgotten = self._known.popitem(last=False)
             self._held -= _size(forgotten)
         return found
+
+    def _remembered(self, key: tuple[str, Sizes]) -> tuple[array[int], ...] | None:
+        if (known := self._known.get(key)) is not None:
+            self._known.move_to_end(key)
+        return known
 
     async def _ask(self, pool: Pool, info: ModelInfo, sizes: Sizes) -> tuple[array[int], ...]:
         for replica_id in pool.replicas.reading(info.tokenizer_digest):
@@ -84,4 +100,4 @@ def check_images(info: ModelInfo, prompt: ChatPrompt) -> None:
 
 
 def _size(tokens: tuple[array[int], ...]) -> int:
-    return sum(map(len, tokens))
+    return sum(_OVERHEAD + len(each) for each in tokens)

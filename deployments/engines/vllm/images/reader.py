@@ -129,9 +129,6 @@ class ImageReader:
         self._check_pixels(key)
         if (found := self._expanded.get(key)) is None:
             found = await self._with_processor(partial(self._expand, key))
-            if len(self._expanded) >= _KEPT:
-                del self._expanded[next(iter(self._expanded))]
-            self._expanded[key] = found
         return found
 
     async def read(self, spec: GenerationSpec) -> ImageContent:
@@ -163,8 +160,14 @@ class ImageReader:
         return find(text_of(get_model_cls(self._config)), partial(tokenizer.encode, add_special_tokens=False), put)
 
     def _expand(self, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
-        found = self._process_alone([_blank(size) for size in sizes])
-        return [ids for ids, _ in _parts(found)]
+        if (known := self._expanded.get(tuple(sizes))) is not None:
+            # Other routers, or other processes of one, have asked the same meanwhile.
+            return known
+        found = [ids for ids, _ in _parts(self._process_alone([_blank(size) for size in sizes]))]
+        if len(self._expanded) >= _KEPT:
+            del self._expanded[next(iter(self._expanded))]
+        self._expanded[tuple(sizes)] = found
+        return found
 
     def _decode(self, spec: GenerationSpec) -> list[Image]:
         self._check_pixels([_of_file(number, size_of, image.data) for number, image in enumerate(spec.images)])

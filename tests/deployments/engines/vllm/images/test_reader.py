@@ -137,6 +137,27 @@ async def test_images_are_measured_while_others_are_decoded(
     assert 1 == most[0]
 
 
+async def test_what_several_ask_at_the_same_time_is_processed_once(
+    reader: ImageReader, inputs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, processed = threading.Event(), []
+    process_alone = reader._process_alone
+
+    def counted(pictures: Any, names: Any = ()) -> Any:
+        processed.append(len(pictures))
+        return process_alone(pictures, names)
+
+    monkeypatch.setattr(reader, "_process_alone", counted)
+    held = inputs.renderer._mm_executor.submit(goes_on.wait, 60)
+    asked = [asyncio.create_task(reader.expand([(95, 96)])) for _ in range(5)]
+    await asyncio.sleep(0)
+    goes_on.set()
+    found = await asyncio.gather(*asked)
+    assert held.result()
+    assert 5 * [found[0]] == found
+    assert [1] == processed
+
+
 async def test_work_is_done_in_one_thread(reader: ImageReader, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[str] = set()
     process = ImageReader._process
