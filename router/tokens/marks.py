@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
 from penstock.models import Tool, ToolCall
@@ -81,11 +82,16 @@ def lost(asked: Conversation, text: str, *, parts: bool) -> list[Lost]:
 
 
 def _lost_images(asked: Conversation, text: str) -> list[Lost]:
-    """Return the messages with images where a text has not a place for each."""
+    """Return the messages with images where a text has not a place for each, or those that it has moved. Nobody knew
+    then which image belongs where: all places look the same.
+    """
     images = [(index, part) for index, each in enumerate(asked.messages) for part in each.parts if is_image(part)]
-    if not images or text.count(images[0][1].core.lower()) == len(images):
-        return []
-    return [Lost("message", index) for index in dict.fromkeys(index for index, _image in images)]
+    showing = list(dict.fromkeys(index for index, _image in images))
+    if images and text.count(images[0][1].core.lower()) != len(images):
+        return [Lost("message", index) for index in showing]
+    firsts = ((index, next((p for p in asked.messages[index].parts if not is_image(p)), "")) for index in showing)
+    places = [(index, text.find(mark)) for index, mark in firsts if mark]
+    return [Lost("message", index) for (index, at), (_, later) in pairwise(places) if at > later]
 
 
 def is_image(part: str) -> TypeGuard[ImagePlace]:

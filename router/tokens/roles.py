@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from cluster.errors import InvalidRequestError
 from penstock.models import ToolCall
+from router.tokens.template import FIELD
 from router.validation import Message
 
 
@@ -85,9 +87,22 @@ def developer_as_system(messages: Sequence[Said]) -> list[Said]:
 
 
 def systems_first(messages: Sequence[Said]) -> list[Said]:
-    """Make all system messages one at the beginning. Without any, or with the first message alone, nothing changes."""
+    """Make all system messages one at the beginning. Without any, or with the first message alone, nothing changes.
+
+    Raises:
+        InvalidRequestError: an image would change places with another one. All look the same in a text.
+    """
     systems = [message for message in messages if message.role == "system"]
     if not systems or systems == list(messages[:1]):
         return list(messages)
+    behind = False
+    for message in messages:
+        shows = any(isinstance(part, ImagePlace) for part in message.parts)
+        if shows and behind and message.role == "system":
+            raise InvalidRequestError.of(
+                f"{FIELD}.messages[{message.place}]",
+                "must have no image behind those of other roles: with this model, system messages go to the beginning",
+            )
+        behind = behind or (shows and message.role != "system")
     text = "\n\n".join(message.content for message in systems if message.content)
     return [Said("system", text, systems[0].place), *(message for message in messages if message.role != "system")]

@@ -83,6 +83,47 @@ def test_a_text_with_the_mark_of_images_is_refused_beside_images() -> None:
     assert "must not have the text '<pad>' beside images" in refused.value.violations[0].description
 
 
+LAST = """
+{%- for message in messages if message.role != 'system' %}[{{ message.role }}]
+  {%- if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}{{ message.content }}
+{%- endfor %}"""
+"""The system message goes to the end, as Mistral's does."""
+FIRST = """
+{%- for message in messages %}
+  {%- if message.role == 'system' and not loop.first %}{{ raise_exception('system first') }}{% endif -%}
+  [{{ message.role }}]{{ message.content }}
+{%- endfor %}"""
+"""A system message is the first one."""
+
+
+def test_images_that_would_change_places_are_refused() -> None:
+    """All look the same to a template: the model would see one in the place of the other."""
+    rules, said = chat("Rules", image(), role="system").messages, chat("Here", image()).messages
+    more = Message("assistant", "Yes"), Message("user", "Go on")
+    for template, turns, wrong in (
+        (LAST, (*rules, *said, *more), 0),
+        (FIRST, (*said, *rules), 1),
+        (FIRST, (*said, Message("developer", rules[0].content, rules[0].parts)), 1),
+    ):
+        with pytest.raises(InvalidRequestError) as refused:
+            ChatTemplate(template).render(ChatPrompt(turns), PLACE)
+        assert refused.value.violations[0].field.startswith(f"prompt.chat.messages[{wrong}]")
+
+
+def test_messages_without_images_may_change_places() -> None:
+    rules, said = Message("system", "Rules"), chat("Here", image()).messages
+    more = Message("assistant", "Yes"), Message("user", "Go on")
+    assert "[user]Here\n<start><pad><end>[assistant]Yes[user]RulesGo on" == ChatTemplate(LAST).render(
+        ChatPrompt((rules, *said, *more)), PLACE
+    )
+    for role in ("system", "developer"):
+        late = Message(role, "Rules")
+        text = ChatTemplate(FIRST).render(ChatPrompt((*said, late)), PLACE)
+        assert "[system]Rules[user]Here\n<start><pad><end>" == text
+    first = chat("Rules", image(), role="developer").messages
+    assert 2 == ChatTemplate(FIRST).render(ChatPrompt((*first, *said)), PLACE).count("<pad>")
+
+
 def test_without_images_the_text_is_as_ever() -> None:
     prompt = ChatPrompt((Message("user", "What is <pad>?"),))
     assert "[user]What is <pad>?" == ChatTemplate(TEXT).render(prompt)
