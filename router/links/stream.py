@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
+from itertools import groupby
 
 from cluster.errors import LinkLostError
 from cluster.lifecycle import timeout_awake
@@ -40,7 +41,14 @@ class ReplicaStream(FrameProtocol):
         self._news = news
 
     def write(self, commands: Sequence[pb.LinkCommand]) -> None:
-        """Send commands, in one message where they fit."""
+        """Send commands, in one message where they fit. One with images goes alone: many of them would take more bytes
+        than a message can have, and a copy of each for nothing.
+        """
+        for images, some in groupby(commands, lambda each: bool(each.start.images)):
+            for each in ([one] for one in some) if images else [list(some)]:
+                self._write(each)
+
+    def _write(self, commands: Sequence[pb.LinkCommand]) -> None:
         try:
             payload = pb.LinkRequest(commands=commands).SerializeToString()
             if len(payload) <= MAX_FRAME:

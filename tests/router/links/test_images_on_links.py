@@ -13,7 +13,7 @@ from cluster.image_files import pixels_of
 from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.links.ends import WireNews
-from router.links.stream import open_stream
+from router.links.stream import ReplicaStream, open_stream
 from tests.router.links.parts import ends_of
 from tests.support.pictures import BLUE, RED, picture
 from tests.support.stack import Stack, running_stack
@@ -145,3 +145,14 @@ async def test_no_other_command_waits_for_images(tmp_path: Path, monkeypatch: py
             assert 1 not in router.tokens
     finally:
         read_now.set()
+
+
+def test_a_start_with_images_is_a_message_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts that waited for a slow link would else be more together than a message may have."""
+    sent: list[pb.LinkRequest] = []
+    stream = ReplicaStream()
+    monkeypatch.setattr(stream, "send", lambda payload: sent.append(pb.LinkRequest.FromString(payload)))
+    plain = [pb.LinkCommand(start=pb.Start(sink=sink)) for sink in (1, 2)]
+    shows = [pb.LinkCommand(start=pb.Start(sink=sink, images=[pb.PromptImage(data=b"x")])) for sink in (3, 4)]
+    stream.write([*plain, *shows, pb.LinkCommand(ping=pb.Ping(nonce=5)), *plain])
+    assert [[1, 2], [3], [4], [0, 1, 2]] == [[each.start.sink for each in one.commands] for one in sent]
