@@ -5,6 +5,7 @@ from __future__ import annotations
 from cluster.clock import ManualClock
 from cluster.errors import QueueFullError, QuotaExceededError
 from router.admission.refusals import MOST_REMEMBERED, REMEMBERED_S, CallName, Refusals
+from router.validation import ChatPrompt, Image, Message
 
 FULL = QueueFullError("demo", 10, 1.0)
 QUOTA = QuotaExceededError("demo", "acme", "tokens_per_minute", 1000, 2.0)
@@ -53,3 +54,12 @@ def test_refusals_by_quota_are_counted_for_a_minute() -> None:
     assert {"acme": 3} == refusals.refused()
     clock.advance(61)
     assert {} == refusals.refused()
+
+
+def test_calls_with_other_images_are_others() -> None:
+    """Many have the same question, and images of the same size."""
+    names = {
+        CallName("acme", ChatPrompt((Message("user", "What is this?", (Image(data, 640, 480),)),))).digest()
+        for data in (b"a", b"b", b"a")
+    }
+    assert 2 == len(names)
