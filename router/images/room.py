@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from cluster.errors import UnavailableError
+from router.validation import ChatPrompt, Prompt
 
 _LATER_S = 1.0
 _MIB = 1 << 20
@@ -36,6 +38,21 @@ class ImageRoom:
             )
         self.held += size
         return lambda: self._give_back(size)
+
+    @contextmanager
+    def during(self, prompt: Prompt) -> Iterator[None]:
+        """Take room for the images of a prompt while it becomes tokens. It may wait for a replica, or for a turn of its
+        tenant.
+
+        Raises:
+            UnavailableError: there is not enough now.
+        """
+        images = prompt.images() if isinstance(prompt, ChatPrompt) else ()
+        give_back = self.take(sum(len(image.data) for _field, image in images))
+        try:
+            yield
+        finally:
+            give_back()
 
     def _give_back(self, size: int) -> None:
         self.held -= size

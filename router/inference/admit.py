@@ -69,7 +69,7 @@ class Admission:
         """Without `tracing`, requests have no traces."""
         self.on_refused: list[Callable[[Refused], None]] = []
         """Functions that are told every request that is refused."""
-        self._catalog, self._salts, self._constraints = catalog, salts, constraints
+        self._catalog, self._salts, self._constraints, self._room = catalog, salts, constraints, room
         self._expected_output_tokens = expected_output_tokens
         self._builder = Builder(
             secret, router_id, policies, expected_output_tokens, tracing, self._translated, room=room
@@ -149,7 +149,8 @@ class Admission:
             if (ended := await self._resumed.ended(checked, caller.tenant, pool, reader)) is not None:
                 return ended
             of = reader.replica
-            info, encoded = await self._catalog.encode(pool, checked.prompt, caller.tenant, of)
+            with self._room.during(checked.prompt):
+                info, encoded = await self._catalog.encode(pool, checked.prompt, caller.tenant, of)
             info = reader.label(checked, info)
             params, n = resolve(checked, info, len(encoded.ids))
             enforced = await self._constraints.enforced(pool, params.structured)

@@ -61,6 +61,7 @@ def open_inference(
     own = settings.router
     limits = RequestLimits(own.max_prompt_bytes, own.limits)
     constraints = ConstraintChecks(own.limits)
+    room = ImageRoom(own.max_images_mb * (1 << 20))
     salts = CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants)
     admission = Admission(
         catalog,
@@ -70,7 +71,7 @@ def open_inference(
         own.expected_output_tokens,
         salts,
         constraints=constraints,
-        room=ImageRoom(own.max_images_mb * (1 << 20)),
+        room=room,
         tracing=tracing.sampling if tracing is not None else None,
     )
     for observer in (GenAiMetrics(metrics.registry, pools), tracing):
@@ -80,6 +81,6 @@ def open_inference(
     forwarding = Forwarding(aliases, pools, metrics, Shadows(metrics, records.closed))
     routed = RoutedAdmission(admission, forwarding, pools, secret)
     generations = OpenGenerations(routed, pools, metrics, settings.queue.attach_grace_s, records.closed)
-    servicer = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
+    servicer = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging), room=room)
     metrics.watch(pools, lambda: servicer.open_calls)
     return InferenceParts(limits, constraints, salts, admission, forwarding, routed, generations, servicer)

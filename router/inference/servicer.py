@@ -13,6 +13,7 @@ from router.call_context import CallContext
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.identity import Caller
+from router.images.room import ImageRoom
 from router.inference.coalescing import Coalescing, StreamCoalescing
 from router.inference.collect import Collector
 from router.inference.forward import answer_metadata
@@ -50,8 +51,11 @@ class InferenceServicer:
         limits: RequestLimits,
         metrics: RouterMetrics,
         coalescing: Coalescing,
+        *,
+        room: ImageRoom,
     ) -> None:
         self._pools = pools
+        self._room = room
         self._catalog = catalog
         self._generations = generations
         self._limits = limits
@@ -215,7 +219,8 @@ class InferenceServicer:
     ) -> api.CountTokensResponse:
         checked = check_count(request, self._limits)
         pool = self._catalog.pool(checked.model, caller)
-        _info, encoded = await self._catalog.encode(pool, checked.prompt, caller.tenant, whole=True)
+        with self._room.during(checked.prompt):
+            _info, encoded = await self._catalog.encode(pool, checked.prompt, caller.tenant, whole=True)
         ids = encoded.ids
         found = api.CountTokensResponse(tokens=len(ids), token_ids=ids)
         if checked.names:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from cluster.errors import UnavailableError
+from deployments.engines.sim.engine import SimEngine
 from penstock.v1 import inference_pb2 as api
 from router.images.room import ImageRoom
 from tests.router.dispatch.streams import SIM, move_on, read_until_held
-from tests.router.images.test_generate import ask, view
+from tests.router.images.test_generate import ask, chat, view
 from tests.router.inference.test_bad_input import failure
 from tests.support.stack import collect, running_stack
 from tests.support.waiting import until
@@ -60,3 +63,31 @@ async def test_a_router_that_holds_many_images_refuses_more_until_a_request_ends
             return True
 
         await until(taken)
+
+
+@pytest.mark.asyncio
+async def test_images_that_wait_for_their_tokens_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait for a replica then, or for their tenant's turn, as many as there are callers."""
+    expand, asked, goes_on = SimEngine.expand_images, asyncio.Event(), asyncio.Event()
+
+    async def held(self: SimEngine, sizes: Any) -> list[tuple[int, ...]]:
+        asked.set()
+        await goes_on.wait()
+        return await expand(self, sizes)
+
+    monkeypatch.setattr(SimEngine, "expand_images", held)
+    image = view()
+    router = {"max_images_mb": 1.5 * len(image) / (1 << 20)}
+    async with running_stack(tmp_path, router=router) as stack:
+        first = stack.inference().Generate(ask("Tell me of", image))
+        await asked.wait()
+        count = api.CountTokensRequest(model="demo", prompt=chat("And of", image))
+        for refused in (
+            stack.inference().Generate(ask("And of", image)),
+            stack.inference().CountTokens(count),
+        ):
+            code, _reason, _violations = await failure(refused)
+            assert grpc.StatusCode.UNAVAILABLE == code
+        goes_on.set()
+        assert (await first).choices
+        assert (await stack.inference().CountTokens(count)).tokens

@@ -359,7 +359,7 @@ async def test_a_cancel_is_answered_although_the_queue_of_another_pool_is_away(a
 
     async def cancel(*pools: Mock, key: str = "") -> api.CancelResponse:
         named = {str(number): pool for number, pool in enumerate(pools if away_first else pools[::-1])}
-        servicer = InferenceServicer(named, Mock(), Mock(), Mock(), Mock(), Mock())
+        servicer = InferenceServicer(named, Mock(), Mock(), Mock(), Mock(), Mock(), room=Mock())
         asked = api.CancelRequest(idempotency_key=key) if key else api.CancelRequest(request_id="q")
         return await servicer.Cancel(asked, None, Caller("acme"))
 

@@ -45,7 +45,7 @@ async def call(service: InferenceServicer, *, resume: bool) -> None:
 async def test_a_new_request_passes_those_that_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servicer, "RESUMED_PER_TURN", 2)
     generations = Generations()
-    service = InferenceServicer({}, Mock(), generations, RequestLimits(1 << 20), Mock(), Mock())  # type: ignore[arg-type]
+    service = InferenceServicer({}, Mock(), generations, RequestLimits(1 << 20), Mock(), Mock(), room=Mock())  # type: ignore[arg-type]
     resumes = [asyncio.create_task(call(service, resume=True)) for _ in range(50)]
     fresh = asyncio.create_task(call(service, resume=False))
     await fresh
