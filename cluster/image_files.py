@@ -180,10 +180,11 @@ _PNG_NEEDED = (b"IHDR", b"PLTE", b"tRNS")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _RAW_EXIF = b"Raw profile type exif\0"
 _XMP_TEXT = b"XML:com.adobe.xmp\0"
+_PNG_TEXTS, _PNG_NAMES = (b"tEXt", b"zTXt", b"iTXt"), (_RAW_EXIF, _XMP_TEXT)
 
 
 def _lean_png(data: bytes) -> _Lean:
-    kept, at, exif, xmp = bytearray(_PNG), len(_PNG), b"", b""
+    kept, at, exif, texts = bytearray(_PNG), len(_PNG), b"", dict[bytes, tuple[bytes, bytes]]()
     for _ in _parts():
         size, kind = _chunk(data, at)
         end = at + 12 + size
@@ -195,10 +196,8 @@ def _lean_png(data: bytes) -> _Lean:
             kept += data[at:end]
         elif kind == b"eXIf":
             exif = data[content]
-        elif kind in (b"tEXt", b"zTXt", b"iTXt") and data.startswith(_RAW_EXIF, at + 8):
-            exif = exif or _raw_exif(_png_text(kind, data[content]))
-        elif kind == b"iTXt" and data.startswith(_XMP_TEXT, at + 8):
-            xmp = xmp or _png_text(kind, data[content])
+        elif kind in _PNG_TEXTS and (name := next((n for n in _PNG_NAMES if data.startswith(n, at + 8)), None)):
+            texts[name] = kind, data[content]
         at = end
     start = at
     for _ in _parts(_MAX_CHUNKS):
@@ -206,6 +205,9 @@ def _lean_png(data: bytes) -> _Lean:
         if kind != b"IDAT":
             break
         at += 12 + size
+    # Thousands of texts with one name would take as long as each that is unpacked.
+    exif = exif or _raw_exif(_png_text(*texts.get(_RAW_EXIF, (b"", b""))))
+    xmp = _png_text(*texts.get(_XMP_TEXT, (b"", b"")))
     return _Lean(bytes(kept), memoryview(data)[start:at], _PNG_END if at <= len(data) else b"", exif, xmp)
 
 
@@ -217,7 +219,7 @@ def _chunk(data: bytes, at: int) -> tuple[int, bytes]:
 def _png_text(kind: bytes, content: bytes) -> bytes:
     """Return the text of a chunk; empty where it is broken, or unpacks to too much."""
     _name, _, rest = content.partition(b"\0")
-    if kind == b"tEXt":
+    if kind in (b"", b"tEXt"):
         return rest
     packed, rest = kind == b"zTXt" or rest[:1] == b"\1", rest[1 if kind == b"zTXt" else 2 :]
     if kind == b"iTXt":
@@ -313,7 +315,7 @@ def _exif_orientation(exif: bytes) -> int | None:
             return None
         (directory,) = struct.unpack_from(f"{order}I", exif, 4)
         (entries,) = struct.unpack_from(f"{order}H", exif, directory)
-        for at in range(directory + 2, directory + 2 + 12 * entries, 12):
+        for at in range(directory + 2, directory + 2 + 12 * min(entries, MAX_PARTS), 12):
             tag, kind, count = struct.unpack_from(f"{order}HHI", exif, at)
             if tag == _ORIENTATION and kind in _VALUES and count == 1:
                 return int(struct.unpack_from(f"{order}{_VALUES[kind]}", exif, at + 8)[0])

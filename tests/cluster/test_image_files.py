@@ -170,6 +170,21 @@ def test_a_photo_is_upright_where_a_text_says_how_it_was_held(name: str, packed:
     assert (40, 20) == size_of(picture(40, 20, pnginfo=bomb))
 
 
+def test_of_texts_of_one_name_one_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of them fit in a file, and each may become a megabyte."""
+    unpacked, unpack = [], zlib.decompressobj
+
+    def counted() -> Any:
+        unpacked.append(1)
+        return unpack()
+
+    monkeypatch.setattr("cluster.image_files.zlib.decompressobj", counted)
+    raw = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(b"no"))
+    xmp = chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(b"no"))
+    assert (40, 20) == size_of(before_picture(20 * raw + 20 * xmp, "PNG"))
+    assert len(unpacked) <= 2
+
+
 def test_exif_is_read_for_its_orientation_alone() -> None:
     """Other tags may each say that they are as long as all of it."""
     tags = [struct.pack("<HHII", tag, 7, 60_000, 8) for tag in range(1, 256)]
