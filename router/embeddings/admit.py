@@ -18,8 +18,8 @@ from router.embeddings.groups import most_groups, plan
 from router.embeddings.results import vectors_of
 from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
-from router.inference.admit import Admission, check_ready
-from router.inference.admitted import Admitted, InputGroup
+from router.inference.admit import Admission
+from router.inference.admitted import Admitted, InputGroup, check_ready
 from router.inference.forward import Forwarding, adapter_of
 from router.inference.shadows import SHADOW_WAIT_S
 from router.records.genai import EMBEDDINGS

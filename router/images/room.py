@@ -37,7 +37,9 @@ class ImageRoom:
                 _LATER_S,
             )
         self.held += size
-        return lambda: self._give_back(size)
+        # More than one may end a request.
+        taken = [size]
+        return lambda: self._give_back(taken.pop() if taken else 0)
 
     @contextmanager
     def during(self, prompt: Prompt) -> Iterator[None]:

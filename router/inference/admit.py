@@ -21,7 +21,6 @@ from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import KnownRequest
 from cluster.telemetry.tracing.context import TraceSampling
 from cluster.trust.secret import ClusterSecret
-from penstock.models import SamplingParams
 from router.admission.refusals import COMES_BACK, CallName
 from router.admission.shedding import SHED, TimeBounds, refusal
 from router.affinity import CacheSalts
@@ -32,7 +31,7 @@ from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
 from router.images.room import ImageRoom
-from router.inference.admitted import Admitted, prefer
+from router.inference.admitted import Admitted, asks_logprobs, check_ready, prefer
 from router.inference.build import Builder
 from router.inference.constraints import ConstraintChecks
 from router.inference.resume import Resume
@@ -163,7 +162,7 @@ class Admission:
             raise
         if params.structured != enforced.constraint:
             params = replace(params, structured=enforced.constraint)
-        names = await self._catalog.token_bytes(pool, of) if _asks_logprobs(params) else None
+        names = await self._catalog.token_bytes(pool, of) if asks_logprobs(params) else None
         if resume is not None:
             check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s
@@ -222,7 +221,7 @@ class Admission:
         most = min(params.max_tokens, admitted.params.max_tokens)
         params = replace(params, structured=admitted.params.structured, max_tokens=most)
         parsing = await self._constraints.parsing(pool, checked, info, params.structured)
-        names = await self._catalog.token_bytes(pool, of) if _asks_logprobs(params) else None
+        names = await self._catalog.token_bytes(pool, of) if asks_logprobs(params) else None
         read = replace(admitted, info=info, ids=encoded.ids, images=encoded.images)
         return replace(read, params=params, parsing=parsing, token_bytes=names)
 
@@ -264,8 +263,18 @@ class Admission:
         return opened
 
     async def _line_up(self, admitted: Admitted, received: Sequence[int]) -> Generation | bytes:
-        joined_at, pause_s = time.monotonic(), JOIN_POLL_S
         generation = self._builder.generation(admitted, admitted.way.request_id or secrets.token_hex(12))
+        opened = None
+        try:
+            opened = await self._let_in(admitted, generation, received)
+            return opened
+        finally:
+            if opened is not generation:
+                # It was never in line, or has been closed.
+                generation.on_close()
+
+    async def _let_in(self, admitted: Admitted, generation: Generation, received: Sequence[int]) -> Generation | bytes:
+        joined_at, pause_s = time.monotonic(), JOIN_POLL_S
         while True:
             late = admitted.too_late()
             if late is not None or any(received):
@@ -364,20 +373,6 @@ class Admission:
         if error.bound == SHED:
             admitted.pool.admission.demand.turned_away(request_class)
         raise error
-
-
-def _asks_logprobs(params: SamplingParams) -> bool:
-    return params.logprobs is not None or params.prompt_logprobs is not None
-
-
-def check_ready(pool: Pool, way: Way) -> None:
-    """Check that a pool has a replica that takes work, for a request that another pool would serve at once.
-
-    Raises:
-        NoReplicaError: it has none.
-    """
-    if way.ready_only and not pool.replicas.ready():
-        raise NoReplicaError(f"no replica of {pool.name!r} takes work", 2.0)
 
 
 async def _remembered(

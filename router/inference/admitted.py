@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.errors import NotInTimeError
+from cluster.errors import NoReplicaError, NotInTimeError
 from cluster.models import ModelInfo, PoolingSpec, PromptImage
 from cluster.trust.announcement import Announcement
 from penstock.models import OutputParsing, SamplingParams, Unenforced
@@ -110,3 +110,17 @@ def prefer(
     crowded = 0 < pool.settings.vllm.adapter_slots < len(info.lora_adapters)
     adapter = checked.lora_adapter if crowded else ""
     return pool.affinity.look(names, scope, checked.session_id, pool.replicas.records, adapter)
+
+
+def asks_logprobs(params: SamplingParams) -> bool:
+    return params.logprobs is not None or params.prompt_logprobs is not None
+
+
+def check_ready(pool: Pool, way: Way) -> None:
+    """Check that a pool has a replica that takes work, for a request that another pool would serve at once.
+
+    Raises:
+        NoReplicaError: it has none.
+    """
+    if way.ready_only and not pool.replicas.ready():
+        raise NoReplicaError(f"no replica of {pool.name!r} takes work", 2.0)

@@ -237,10 +237,13 @@ class Resume:
 
         try:
             # An adopted slot must get its choice, or it is never given back.
-            return generation if await uninterrupted(take_over()) else None
+            if await uninterrupted(take_over()):
+                return generation
         except BaseException:
             generation.close()
             raise
+        generation.on_close()
+        return None
 
     async def _follow(self, pool: Pool, choice: Choice, adopted: Adopted, received: int) -> None:
         """Have an adopted choice deliver.
