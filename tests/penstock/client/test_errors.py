@@ -61,15 +61,16 @@ async def test_facts_about_an_error_are_kept(client):
     assert caught.value.details.metadata == {"model": "other"}
 
 
-async def test_an_error_of_grpc_itself_has_no_reason(connect, port):
-    """A message above the client's own limit must not look like a full queue, which would be tried again."""
+async def test_an_answer_above_the_clients_own_limit_is_no_full_queue(connect, port):
+    """It would be tried again."""
     small = connect(f"127.0.0.1:{port}", channel_options=[("grpc.max_receive_message_length", 10)])
 
     with pytest.raises(api.PenstockClientError) as caught:
         await small.generate("demo", "hi")
 
     assert type(caught.value) is api.PenstockClientError
-    assert caught.value.reason == ""
+    assert caught.value.reason == "MESSAGE_TOO_LARGE"
+    assert "and this client takes 10" in str(caught.value)
 
 
 @pytest.mark.parametrize(
