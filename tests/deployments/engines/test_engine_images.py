@@ -85,6 +85,22 @@ async def test_every_format_is_read(seeing: Started, kind: str) -> None:
     assert (FinishReason.LENGTH, "") == (end.reason, end.error)
 
 
+async def refused(seeing: Started, spec: GenerationSpec) -> str:
+    """Return why the engine refuses a sequence, at once or as its end."""
+    recorder = Recorder()
+    try:
+        await seeing.engine.submit("refused", spec, recorder)
+    except EngineRequestError as error:
+        told = str(error)
+    else:
+        end = await recorder.end()
+        assert (FinishReason.ERROR, True) == (end.reason, end.invalid_request)
+        told = end.error
+    assert not recorder.tokens
+    nothing_left(seeing)
+    return told
+
+
 @pytest.mark.parametrize(
     ("file", "says"),
     [
@@ -97,35 +113,15 @@ async def test_every_format_is_read(seeing: Started, kind: str) -> None:
 )
 async def test_a_file_that_can_not_be_read_is_the_fault_of_the_request(seeing: Started, file: bytes, says: str) -> None:
     spec = await asked(seeing, [picture(), file], [(64, 64)] * 2)
-    recorder = Recorder()
-    try:
-        await seeing.engine.submit("bad", spec, recorder)
-    except EngineRequestError as error:
-        told = str(error)
-    else:
-        end = await recorder.end()
-        assert (FinishReason.ERROR, True) == (end.reason, end.invalid_request)
-        told = end.error
+    told = await refused(seeing, spec)
     assert says in told
     assert "images[1]" in told
-    assert not recorder.tokens
-    nothing_left(seeing)
 
 
 async def test_tokens_that_are_not_those_of_the_image_are_refused(seeing: Started) -> None:
     spec = await asked(seeing, [picture(300, 300)], [(64, 64)])
-    recorder = Recorder()
     with_other_size = replace(spec, images=(replace(spec.images[0], data=picture(300, 40)),))
-    try:
-        await seeing.engine.submit("other", with_other_size, recorder)
-    except EngineRequestError as error:
-        told = str(error)
-    else:
-        end = await recorder.end()
-        assert (FinishReason.ERROR, True) == (end.reason, end.invalid_request)
-        told = end.error
-    assert "images[0]" in told
-    nothing_left(seeing)
+    assert "images[0]" in await refused(seeing, with_other_size)
 
 
 async def test_more_images_than_the_model_takes_are_refused(seeing: Started) -> None:
