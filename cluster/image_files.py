@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+MAX_IMAGES = 64
+"""Most images of a conversation, whatever an engine allows: vLLM sets no limit by default."""
 MAX_PIXELS = 64_000_000
 """Most pixels of an image. A few kilobytes may claim to be gigabytes of picture."""
 MAX_DECODED = 32 * MAX_PIXELS

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from cluster.image_files import MAX_IMAGES
 from penstock.models import Tool, ToolCall, ToolChoice, ToolMode
 from penstock.v1 import types_pb2
 from penstock.wire import tool_call_from_wire, tool_choice_from_wire, tool_from_wire
-from router.validation.images import MAX_BYTES, MAX_IMAGES, check_image
+from router.validation.images import MAX_BYTES, check_image
 from router.validation.schema import json_object_problem, schema_problem
 from router.validation.values import ChatPrompt, Image, Message, RequestLimits
 from router.validation.violations import Violations, shown, utf8_length

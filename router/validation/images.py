@@ -7,7 +7,6 @@ from penstock.v1 import types_pb2
 from router.validation.values import Image
 from router.validation.violations import Violations
 
-MAX_IMAGES = 64
 MAX_BYTES = 32 << 20
 """Most bytes of all images of a conversation, which travel to a replica in one message of 64 MiB at most."""
 

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Mapping
 
 from cluster.digests import tokenizer_digest
+from cluster.image_files import MAX_IMAGES
 from cluster.models import ModelInfo, Windows
 from cluster.settings import PoolSettings, SimSettings, TaskKind
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
-from deployments.engines.sim.images import MAX_IMAGES, SimPlaceholder
+from deployments.engines.sim.images import SimPlaceholder
 from penstock.models import NOTHING_GENERATED, Capabilities, ModelTask, PoolingFeatures
 
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.errors import EngineRequestError
-from cluster.image_files import ImageFileError, pixels_of
+from cluster.image_files import MAX_IMAGES, ImageFileError, pixels_of
 from cluster.models import GenerationSpec, PromptImage
 from deployments.engines.sim.text import Vocabulary
 from penstock.models import ModelTask
 
-MAX_IMAGES = 64
 _TEXTS = ("<image>", "<|image_pad|>")
 """Texts that stand for an image in the templates of real models. Where none is a token, the last is several."""
 _WORD = "image"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.image_files import ImageFileError, pixels_of, size_of
+from cluster.image_files import MAX_IMAGES, ImageFileError, pixels_of, size_of
 from cluster.models import GenerationSpec
 from deployments.engines.vllm.images.placeholder import Placeholder, find, text_of
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_IMAGES = 64
-"""Most images of a prompt, whatever vLLM allows: it sets no limit by default."""
 MAX_PIXELS_TOGETHER = 256_000_000
 """Most pixels of a prompt's images. They are decoded together, in three bytes each."""
 _DECODED = 2
